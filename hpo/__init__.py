@@ -14,8 +14,8 @@
 
     hpo.report(epochs=3, top1=0.91)                 # in your own training program
 
-The names here are loaded on first use, so that ``import hpo`` is fast. They and the errors in
-:mod:`hpo.errors` are the public interface; every other module is internal and may change.
+The names here are loaded on first use, so that ``import hpo`` is fast. Together with the errors in :mod:`hpo.errors`,
+they are the public interface; every other module is internal and may change.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-"""Every error that the service raises on purpose; each message names the rule, the value and the way out.
+"""Every error that the service raises on purpose; each message names the rule, the value and a way to fix it.
 
 ::
 
-    HpoError                       anything below                                          exit code
+    HpoError                       the base class of all errors below                      exit code
     ├── SpecError                  a study file, or a value in it, that breaks a rule              2
     ├── StudyNotFoundError         a name that is not in the storage                               2
-    ├── StorageUnavailableError    a database that cannot be opened or is of another version       2
-    ├── EvidenceError              a table or trials from which nothing can be learnt              2
-    ├── PlanError                  a plan that cannot be made as asked: machine, nodes, batch      2
-    ├── LaunchError                a plan that was started and did not finish                      1
+    ├── StorageUnavailableError    a database that cannot be opened or has another version         2
+    ├── EvidenceError              a table or trials from which nothing can be learned             2
+    ├── PlanError                  a plan that cannot be made as requested                         2
+    ├── LaunchError                a plan that could not be started or did not finish              1
     ├── TuningError                a sweep that could not continue                                 1
     ├── TrialLostError             a trial that another client now holds                           1
     ├── ExportError                an export that would overwrite something, or lacks its library  2
-    ├── StudyFailedError           a study of a server that ended without its result               1
-    └── ServiceError               a server that does not do what was asked                        1
+    ├── StudyFailedError           a study on a server that ended without its result               1
+    └── ServiceError               a server that does not do what was requested                    1
         ├── UnreachableError       no answer: not started, wrong URL, network, or overloaded       1
-        ├── WaitTimeoutError       the study continues, but the wait for it has timed out          1
-        ├── AuthenticationError    no token, an unknown or an expired one                          2
-        ├── NotAllowedError        a token that does not allow this                                2
-        ├── ConflictError          conflicts with the server's state, such as a name that is taken 2
+        ├── WaitTimeoutError       the wait for a study timed out, but the study continues         1
+        ├── AuthenticationError    a token that is missing, unknown or expired                     2
+        ├── NotAllowedError        a token that does not permit the request                        2
+        ├── ConflictError          a request that conflicts with the server's state                2
         └── RequestError           a value that the server does not accept                         2
 
-The command line prints the message without a traceback and exits with ``exit_code``: 2 means that the user
-has to change what was asked, 1 that the work failed.
+The command line prints the message without a traceback and exits with ``exit_code``: 2 means that the user has to
+change the request, 1 that the work failed.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 MOST_FAULTS = 20
-"""Maximum number of faults listed for one file: nobody reads more, and finding them costs time."""
+"""Maximum number of faults listed for one file: nobody reads more, and finding them takes time."""
 
 
 class HpoError(Exception):
-    """Any error that this service raises; ``exit_code`` is what the command line returns for it."""
+    """Base class of the errors that this service raises; the command line returns ``exit_code`` for it."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
 class SpecFault:
-    """One broken rule: what is wrong, and the line (from 1) and the dotted key in the file where it is."""
+    """One broken rule: what is wrong, and the line (counted from 1) and the dotted key in the file."""
 
     message: str
     line: int | None = None
@@ -53,8 +53,8 @@ class SpecFault:
 class SpecError(HpoError):
     """A study file that breaks rules: one readable line of text for each rule, ``study.yaml, line 7: ...``.
 
-    ``path`` is the file as given, or None for text; ``line`` and ``key`` are those of the first fault, and
-    ``faults`` holds all, or the first ``MOST_FAULTS`` and a note on the others.
+    ``path`` is the file as given, or None for text. ``line`` and ``key`` belong to the first fault, and ``faults``
+    holds all faults, or the first ``MOST_FAULTS`` and a note on the others.
     """
 
     exit_code = 2
@@ -81,7 +81,7 @@ class SpecError(HpoError):
 
 
 class StudyNotFoundError(HpoError):
-    """A study, plan or trial whose name is not in the storage."""
+    """The name of a study, plan or trial that is not in the storage."""
 
     exit_code = 2
 
@@ -93,13 +93,15 @@ class StorageUnavailableError(HpoError):
 
 
 class EvidenceError(HpoError):
-    """A table or a set of trials from which nothing can be learnt: a broken row, too few batch sizes."""
+    """A table or a set of trials from which nothing can be learned, such as one with a broken row or too few batch
+    sizes.
+    """
 
     exit_code = 2
 
 
 class PlanError(HpoError):
-    """A plan that cannot be made as asked: an unknown machine, too few nodes, a batch size that does not divide.
+    """A plan that cannot be made as requested: an unknown machine, too few nodes, a batch size that does not divide.
 
     ``nearest`` holds the arguments of ``hpo.make_plan`` that give the nearest possible plan, if there is one.
     """
@@ -112,7 +114,7 @@ class PlanError(HpoError):
 
 
 class LaunchError(HpoError):
-    """A plan that was started and did not finish, or could not be started."""
+    """A plan that could not be started, or was started and did not finish."""
 
 
 class TuningError(HpoError):
@@ -124,17 +126,17 @@ class FigureError(TuningError):
 
 
 class TrialLostError(HpoError):
-    """A trial that the client does not hold, or no longer holds: stop, and report nothing more."""
+    """A trial that the client does not hold, or no longer holds; the client must stop and report nothing more."""
 
 
 class ExportError(HpoError):
-    """An export that would overwrite something, or for which a library is missing."""
+    """An export that would overwrite something, or that needs a library that is missing."""
 
     exit_code = 2
 
 
 class StudyFailedError(HpoError):
-    """A study that a server ran and that failed, was cancelled or was interrupted; ``state`` says which."""
+    """A study on a server that failed, was cancelled or was interrupted; ``state`` says which."""
 
     def __init__(self, message: str, state: str = "failed") -> None:
         super().__init__(message)
@@ -142,8 +144,8 @@ class StudyFailedError(HpoError):
 
 
 class ServiceError(HpoError):
-    """A server that does not do what was asked; ``status`` is the status of its answer, ``request_id`` identifies the
-    request in its log.
+    """A server that does not do what was requested; ``status`` is the HTTP status of its response, and ``request_id``
+    identifies the request in its log.
     """
 
     def __init__(
@@ -154,27 +156,27 @@ class ServiceError(HpoError):
 
 
 class UnreachableError(ServiceError):
-    """No answer after all attempts: the server is not started, the URL is wrong, the network is down."""
+    """No answer after all attempts: the server is not started, the URL is wrong, or the network is down."""
 
 
 class WaitTimeoutError(ServiceError):
-    """The wait for a study has timed out; the study itself continues."""
+    """The wait for a study timed out; the study itself continues."""
 
 
 class AuthenticationError(ServiceError):
-    """No token, or one that the server does not know, or that has expired or was revoked."""
+    """A token that is missing, unknown to the server, expired or revoked."""
 
     exit_code = 2
 
 
 class NotAllowedError(ServiceError):
-    """A token whose scope does not allow this, or a study of another owner."""
+    """A token whose scope does not permit the request, or a study of another owner."""
 
     exit_code = 2
 
 
 class ConflictError(ServiceError):
-    """The request conflicts with the server's state: a name that is taken, a study that runs."""
+    """A request that conflicts with the server's state, such as a name that is taken or a study that is running."""
 
     exit_code = 2
 

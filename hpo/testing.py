@@ -1,6 +1,6 @@
 """Contract tests for authors of plug-ins: the requirements of each kind, such as an optimizer or an importer.
 
-A test class of the plug-in's package inherits one and sets ``name``; pytest runs its tests::
+A test class in the plug-in's package inherits from a contract and sets ``name``; pytest then runs its tests::
 
     from hpo.testing import OptimizerContract
 
@@ -70,11 +70,13 @@ __all__ = [
 
 SHAPES = (4, 3, 3, 3), (6, 5), (4,), (6,)
 BUDGET = 10.0
-"""Epochs of the trainings in which schedules are tested."""
+"""Number of epochs of the training runs in which schedules are tested."""
 
 
 class _TechniqueContract:
-    """A contract for every description; ``settings`` are the settings with which the technique is tested."""
+    """A contract for the description of any technique; ``settings`` are the settings with which the technique is
+    tested.
+    """
 
     setting: ClassVar[str]
     name: ClassVar[str]
@@ -87,11 +89,11 @@ class _TechniqueContract:
         return found
 
     def tried(self, **changes: Any) -> TrainingSettings:
-        """Return settings that select the technique."""
+        """Return settings that select the technique, with these changes."""
         return TrainingSettings.from_record({self.setting: self.name, **self.settings, **changes})
 
     def test_it_is_described(self) -> None:
-        """It reads existing settings, and states its purpose and source."""
+        """The technique reads only settings that exist, and states its purpose and source."""
         its = self.described
         assert its.about and its.source, "about and source must be given"
         unknown = {*its.uses, *its.uses_if} - set(names())
@@ -100,7 +102,7 @@ class _TechniqueContract:
         assert not claimed, f"known settings cannot be its own: {', '.join(sorted(claimed))}"
 
     def test_its_settings_come_back_from_what_is_stored(self) -> None:
-        """Settings survive a round trip through plain values."""
+        """The technique's settings survive a round trip through plain values."""
         values = {name: own.default for name, own in self.described.settings.items()}
         settings = self.tried(**values)
         assert TrainingSettings.from_dict(settings.to_dict()) == settings
@@ -109,7 +111,7 @@ class _TechniqueContract:
 
 
 class OptimizerContract(_TechniqueContract):
-    """A contract for optimizers; set ``name``, and ``settings`` if the defaults do not change every tensor."""
+    """A contract for optimizers; set ``name``, and also ``settings`` if the defaults do not change every tensor."""
 
     setting = "optimizer"
 
@@ -134,7 +136,7 @@ class OptimizerContract(_TechniqueContract):
         return [parameter.detach() for parameter in moved]
 
     def test_every_tensor_moves_and_stays_finite(self) -> None:
-        """It updates matrices, convolutions and vectors, in the dtypes that trainings use."""
+        """The optimizer updates matrices, convolutions and vectors, in the dtypes that training uses."""
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             moved = self._parameters(dtype)
             self._run(make_optimizer(moved, self.tried()), moved, range(12))
@@ -142,7 +144,7 @@ class OptimizerContract(_TechniqueContract):
                 assert one.isfinite().all() and not torch.equal(one, other), (dtype, one.shape)
 
     def test_an_update_is_the_same_whenever_it_is_done(self) -> None:
-        """The same gradients give the same weights, and are not modified."""
+        """The same gradients always give the same weights, and the update does not modify the gradients."""
         first, second = self._moved(self.tried()), self._moved(self.tried())
         assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
         moved, fresh = self._parameters(), self._parameters()
@@ -153,7 +155,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one.grad, other.grad), "an update must not change the gradient"
 
     def test_a_rate_of_zero_moves_nothing(self) -> None:
-        """The first update of a warmup has rate zero."""
+        """The first update of a warmup, which has a learning rate of zero, changes no weights."""
         moved = self._parameters()
         optimizer = make_optimizer(moved, self.tried())
         self._draw(moved, 0)
@@ -162,7 +164,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one, other)
 
     def test_it_goes_on_from_a_checkpoint_bit_for_bit(self) -> None:
-        """The state of ``state_dict`` is complete."""
+        """A resumed run continues bit for bit, so ``state_dict`` holds the complete state."""
         broken = self._parameters()
         first = make_optimizer(broken, self.tried())
         self._run(first, broken, range(5))
@@ -174,7 +176,9 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one, other)
 
     def test_an_update_that_is_left_out_changes_nothing(self) -> None:
-        """An update is skipped after a gradient overflow; rate and progress are scalars on the device."""
+        """An update that is skipped after a gradient overflow changes nothing; rate and progress are scalars on the
+        device.
+        """
         here, there = self._parameters(torch.float64), self._parameters(torch.float64)
         plain, on_device = (make_optimizer(each, self.tried()) for each in (here, there))
         assert isinstance(on_device, GroupOptimizer)
@@ -193,7 +197,7 @@ class OptimizerContract(_TechniqueContract):
             torch.testing.assert_close(its, mine, rtol=1e-6, atol=1e-9)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """A value other than the default leads to different weights."""
+        """Each of the optimizer's own settings, at a value other than the default, leads to different weights."""
         plain = self._moved(self.tried())
         for name, own in self.described.settings.items():
             if name in self.settings or name in OF_LOOP:
@@ -231,40 +235,40 @@ class DecayContract(_ScheduleContract):
     setting = "decay"
 
     def test_its_rates_are_the_same_everywhere(self) -> None:
-        """Its rates are the same for numbers and for scalars on a device."""
+        """The decay gives the same rates for numbers and for scalars on a device."""
         self._check_rates()
         self._check_rates(warmup_epochs=2.0)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """A value other than the default leads to different rates."""
+        """Each of the decay's own settings, at a value other than the default, leads to different rates."""
         self._check_own(warmup_epochs=2.0)
 
 
 class WarmupContract(_ScheduleContract):
-    """A contract for warmups: finite rates, the same for numbers and device scalars, that reach the peak."""
+    """A contract for warmups: finite rates that reach the peak, the same for numbers and device scalars."""
 
     setting = "warmup_shape"
 
     def test_its_rates_are_the_same_everywhere(self) -> None:
-        """Its rates are the same for numbers and for scalars on a device."""
+        """The warmup gives the same rates for numbers and for scalars on a device."""
         self._check_rates(warmup_epochs=4.0, warmup_start_factor=0.1)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """A value other than the default leads to different rates."""
+        """Each of the warmup's own settings, at a value other than the default, leads to different rates."""
         self._check_own(warmup_epochs=4.0, warmup_start_factor=0.1)
 
 
 class BatchControlContract(_ScheduleContract):
-    """A contract for batch control: whole batches of at least one sample, in increasing order of their updates."""
+    """A contract for batch control: whole batches of at least one sample at every update."""
 
     setting = "batch_control"
 
     def test_its_rates_are_the_same_everywhere(self) -> None:
-        """Its rates are the same for numbers and for scalars on a device."""
+        """With the batch control, the learning rates are the same for numbers and for scalars on a device."""
         self._check_rates()
 
     def test_its_batches_are_those_of_its_factor(self) -> None:
-        """Its batches follow its factor from the first update to the last."""
+        """The batch size follows the factor of the batch control from the first update to the last."""
         settings, batch, samples = self.tried(), 64, 4096
         found = batch_schedule(settings, batch, samples, BUDGET, 4)
         for step in range(found.total_steps):
@@ -274,12 +278,12 @@ class BatchControlContract(_ScheduleContract):
 
 
 def _rate(step: int) -> float:
-    """Return the rate of a warmup followed by a decay."""
+    """Return the learning rate of a warmup followed by a decay."""
     return 0.004 * (1 + step) if step < 4 else 0.08 / (1 + step)
 
 
 class SamplerContract:
-    """A contract for samplers: settings within the space, reproducible, and spread over the space."""
+    """A contract for samplers: settings within the search space that are reproducible and spread over the space."""
 
     name: ClassVar[str]
     trainings: ClassVar[int] = 8
@@ -314,17 +318,17 @@ class SamplerContract:
         return found
 
     def test_it_is_described(self) -> None:
-        """It states its purpose and source."""
+        """The sampler states its purpose and source."""
         assert SAMPLERS[self.name].about and SAMPLERS[self.name].source, (
             "about and source must be given"
         )
 
     def test_its_settings_lie_in_the_space_and_are_the_same_again(self) -> None:
-        """A repeated sweep trains the same settings."""
+        """All suggested settings lie in the search space, and a repeated sweep trains the same ones."""
         assert self._suggested() == self._suggested()
 
     def test_it_tries_different_settings(self) -> None:
-        """Most of several trainings differ in their rate."""
+        """Most of the suggested settings differ in their learning rate."""
         rates = {settings.learning_rate for settings in self._suggested()}
         assert len(rates) > self.trainings // 2, rates
 
@@ -360,7 +364,7 @@ class SchedulerContract:
         )
 
     def test_it_is_described(self) -> None:
-        """It states its purpose and the manual that it follows."""
+        """The scheduler states its purpose and the manual that it follows."""
         its = launcher_description(self.name)
         assert its.about and its.source, "about and source must be given"
 
@@ -388,7 +392,7 @@ class SchedulerContract:
         assert done.returncode == 0, f"of {', '.join(wanted)}, the script has only: {done.stdout}"
 
     def test_its_sweeps_have_a_job_array(self) -> None:
-        """A job array exists if sweeps may run there; its directives, too, precede the first command."""
+        """A scheduler on which sweeps may run has a job array, whose directives also precede the first command."""
         if not launcher_description(self.name).sweeps:
             return
         slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
@@ -400,9 +404,9 @@ class SchedulerContract:
 
 
 class WorkloadContract:
-    """A contract for workloads; set ``name``, and ``data`` to a small data section that works anywhere.
+    """A contract for workloads; set ``name``, and set ``data`` to a small data section that works anywhere.
 
-    A training of ``global_batch_size`` with ``settings`` runs for ``epochs``.
+    A training run uses ``global_batch_size`` and ``settings``, and lasts ``epochs`` epochs.
     """
 
     name: ClassVar[str]
@@ -435,7 +439,7 @@ class WorkloadContract:
         return found
 
     def test_it_is_described(self) -> None:
-        """It states what is trained and its source, and its metrics include the loss."""
+        """The workload states what is trained and its source, and its metrics include the loss."""
         its = WORKLOADS[self.name]
         assert its.about and its.source, "about and source must be given"
         assert metrics_of(self.name, data=self.data)["loss"] is False
@@ -443,12 +447,12 @@ class WorkloadContract:
         assert all(demand.amount >= 0 for demand in its.demands(self.data, epochs, batch))
 
     def test_an_option_that_there_is_not_is_refused(self) -> None:
-        """A mistyped data option is an error that names it."""
+        """A mistyped data option is an error that names the option."""
         with pytest.raises(DataError, match="no_such_option"):
             load_workload(self.name, {**self.data, "no_such_option": 1})
 
     def test_a_training_is_the_same_whenever_it_is_done(self) -> None:
-        """Settings, batch and seed determine a training; its epochs increase and its losses are finite."""
+        """Settings, batch size and seed determine a training run; its epochs increase and its losses are finite."""
         points = self._trained(self._begun(1))
         assert points == self._trained(self._begun(1))
         assert all(math.isfinite(point.loss) for point in points)
@@ -456,7 +460,7 @@ class WorkloadContract:
         assert epochs and epochs == sorted(set(epochs)), epochs
 
     def test_it_goes_on_from_a_checkpoint(self) -> None:
-        """The state of ``state_dict`` is complete."""
+        """A resumed run continues as before, so ``state_dict`` holds the complete state."""
         whole, first, second = self._trained(self._begun(1)), self._begun(1), self._begun(1)
         first.advance()
         second.load_state_dict(first.state_dict())
@@ -471,7 +475,7 @@ class ImporterContract:
     options: ClassVar[dict[str, Any]] = {}
 
     def sample(self, folder: Path) -> str:
-        """Write a source into the folder; return the argument with which ``hpo import`` reads it."""
+        """Write a source to the folder; return the argument with which ``hpo import`` reads it."""
         raise NotImplementedError
 
     def _read(self, source: str) -> list[PastRun]:
@@ -481,13 +485,13 @@ class ImporterContract:
         return found
 
     def test_it_is_described(self) -> None:
-        """It states what it reads, the origin of that format, and the purpose of its options."""
+        """The importer states what it reads, the origin of that format, and the purpose of its options."""
         its = IMPORTERS[self.name]
         assert its.about and its.source, "about and source must be given"
         assert all(option.what for option in its.options.values())
 
     def test_its_runs_can_be_told_apart(self, tmp_path: Path) -> None:
-        """Each run has a unique, reproducible label, so that it is imported only once."""
+        """Each run has a unique and reproducible label, so that it is imported only once."""
         runs = self._read(self.sample(tmp_path))
         labels = [run.label for run in runs]
         assert len(runs) >= 2 and len(set(labels)) == len(labels), labels
@@ -495,7 +499,7 @@ class ImporterContract:
         assert [run.label for run in again] == labels
 
     def test_its_values_are_plain_and_its_curves_rise(self, tmp_path: Path) -> None:
-        """Values are strings and numbers, readings have increasing steps, and a status is in lower case."""
+        """Values are strings and numbers, curves have increasing steps, and a status is in lower case."""
         for run in self._read(self.sample(tmp_path)):
             assert run.status == run.status.lower(), run.status
             assert run.names, f"{run.label} says nothing"
@@ -506,7 +510,7 @@ class ImporterContract:
                 assert steps == sorted(set(steps)), name
 
     def test_a_source_that_there_is_not_is_an_error(self, tmp_path: Path) -> None:
-        """The error says what was searched for."""
+        """An error for a missing source names what was searched for."""
         with pytest.raises(EvidenceError, match="nothing_here"):
             self._read(str(tmp_path / "nothing_here"))
 

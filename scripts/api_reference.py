@@ -1,9 +1,9 @@
-"""Generates the page of the Python interface, docs/reference/api.md, from the docstrings of public names.
+"""Generate the page of the Python interface, docs/reference/api.md, from the docstrings of public names.
 
     python -m scripts.api_reference > docs/reference/api.md
 
-The code is parsed, not imported: a public name is one in a package's ``__all__``, and is followed through the imports
-to the file that defines it.
+The code is parsed, not imported. The public names are those in a package's ``__all__``; each is followed through the
+imports to the file that defines it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hpo", "search_spaces", "trainers")
 MODULES = ("storage.store", "storage.records", "storage.errors")
-"""The store's interface consists of the public classes and functions of these modules; they have no ``__all__``."""
+"""The modules whose public classes and functions form the store's interface; they have no ``__all__``."""
 
 HEAD = """# Python interface
 

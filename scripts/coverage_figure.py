@@ -1,11 +1,11 @@
-"""The test coverage, kept in CONTRIBUTING.md: ``make coverage`` measures it, ``make check`` prints it.
+"""The test coverage recorded in CONTRIBUTING.md: ``make coverage`` measures it, ``make check`` prints it.
 
     python -m scripts.coverage_figure --write coverage.json     writes the figures that coverage.py has measured
     python -m scripts.coverage_figure                           prints them, and how much code has changed since
 
-A measurement takes longer than all tests, so checks report the last one. Lines that only a child process runs count
-too: coverage.py follows subprocesses (``patch = subprocess`` in pyproject.toml), except those that are killed and those
-of Ray, which record nothing.
+A measurement takes longer than the whole test suite, so ``make check`` only reports the last one. Lines that run only
+in a child process are counted as well, because coverage.py follows subprocesses (``patch = subprocess`` in
+pyproject.toml); killed processes and Ray's processes record nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("search_spaces", "trainers", "storage", "hpo")
 BEGIN, END = "<!-- coverage: written by make coverage -->", "<!-- end of coverage -->"
 OLD = 0.05
-"""Share of a package's statements that may be added or removed before its figure counts as old."""
+"""The share of a package's statements that may be added or removed before its figure counts as old."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The measurement of one package: the share of lines that ran, in percent, and its statements at that time."""
+    """The measurement of one package: the percentage of lines that ran, and the number of statements at that time."""
 
     package: str
     percent: float
@@ -35,7 +35,7 @@ class Figure:
 
 
 def measured(report: str, root: Path = ROOT) -> list[Figure]:
-    """Return the figures of coverage.py's JSON report; ValueError if it lacks a package."""
+    """Return the figures of coverage.py's JSON report; raise ValueError if it lacks a package."""
     lines, covered = defaultdict[str, int](int), defaultdict[str, int](int)
     for file, found in json.loads(report)["files"].items():
         package = Path(file).parts[0]
@@ -43,7 +43,7 @@ def measured(report: str, root: Path = ROOT) -> list[Figure]:
         covered[package] += found["summary"]["covered_lines"]
     missing = [package for package in PACKAGES if not lines[package]]
     if missing:
-        raise ValueError(f"the report holds no lines of {', '.join(missing)}; run make coverage")
+        raise ValueError(f"the report has no lines of {', '.join(missing)}; run make coverage")
     return [
         Figure(package, 100 * covered[package] / lines[package], statements(root / package))
         for package in PACKAGES
@@ -60,7 +60,7 @@ def statements(folder: Path) -> int:
 
 
 def written(page: str, figures: list[Figure]) -> str:
-    """Return the page with a table of the figures between its two marks; ValueError if it has no marks."""
+    """Return the page with a table of the figures between its two markers; raise ValueError if they are missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -73,7 +73,7 @@ def written(page: str, figures: list[Figure]) -> str:
 
 
 def told(page: str) -> list[Figure]:
-    """Return the figures on the page; none if nothing was measured yet."""
+    """Return the figures on the page; an empty list if nothing has been measured yet."""
     table = page.partition(BEGIN)[2].partition(END)[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     return [
@@ -83,9 +83,9 @@ def told(page: str) -> list[Figure]:
 
 
 def standing(figures: list[Figure], root: Path = ROOT) -> list[str]:
-    """Return a line for each package: its figure, and if it is old, the present number of statements."""
+    """Return a line for each package with its figure and, if that is old, the current number of statements."""
     if not figures:
-        return ["coverage: not measured yet; make coverage runs all tests and writes it"]
+        return ["coverage: not measured yet; make coverage runs all tests and records it"]
     found = []
     for each in figures:
         now = statements(root / each.package)
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", type=Path, metavar="REPORT", help="of `coverage json`")
+    parser.add_argument("--write", type=Path, metavar="REPORT", help="`coverage json` report")
     report = parser.parse_args().write
     page = ROOT / "CONTRIBUTING.md"
     if report is not None:

@@ -1,4 +1,4 @@
-"""Random sentences of the documentation, messages and docstrings, for a reader to judge.
+"""Print random sentences from the documentation, messages and docstrings for a reader to judge.
 
 ``python -m scripts.sample_sentences [--seed N] [--count N] [FOLDER]``
 """

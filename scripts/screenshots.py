@@ -1,8 +1,8 @@
-"""Screenshots of every page of the dashboard, light, dark and on a phone, of studies that are run for it.
+"""Take screenshots of every page of the dashboard in light mode, in dark mode and on a phone.
 
 ``python -m scripts.screenshots [FOLDER]`` starts a server with its worker on a separate database, runs four studies
-of a noisy quadratic (one with its forecast launched, one whose trainings all diverge, one that still runs, one that
-waits), and writes FOLDER/PAGE-light.png, -dark.png and -phone.png; docs/screenshots if no folder is given.
+of a noisy quadratic (one with its forecast launched, one in which every run diverges, one still running, one waiting),
+and writes FOLDER/PAGE-light.png, -dark.png and -phone.png. The default folder is docs/screenshots.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ seeds: {seeds}
 sampler: tpe
 """
 FULL, LADDER = 1024, "[16, 32, 64, 128, 256]"
-COLOURS = 256  # per screenshot: the pages have few
+COLOURS = 256  # per screenshot; the pages use few colours
 MOST_BYTES = 200_000
 LOOKS = {"light": ("light", 1280, 860), "dark": ("dark", 1280, 860), "phone": ("light", 390, 844)}
 TALLEST = {"light": 2600, "dark": 2600, "phone": 2200}
-# a page, what must be visible, and the actions before the screenshot; transient states come first
+# each page: its address, what must be visible, and the actions before the screenshot; transient states come first
 PAGES = {
     "studies": ("/", "tr:has-text('wide sweep') .running", ""),
     "queued": ("/studies/next", "#headline .forecast", ""),
@@ -140,7 +140,7 @@ def take(page: Any, server: Server, address: str, ready: str, before: str) -> No
 
 
 def write(picture: bytes, file: Path, tallest: int) -> None:
-    """Write a screenshot with few colours; one that is too tall or too large is cropped or reduced."""
+    """Write a screenshot with a reduced palette; crop it if it is too tall, and reduce it if it is too large."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     image = image.crop((0, 0, image.width, min(image.height, tallest)))
     for colours in (COLOURS, 128, 64, 32):
@@ -177,7 +177,7 @@ def main() -> None:
 
 
 def say(text: str) -> None:
-    """Print the progress on stderr."""
+    """Print progress to stderr."""
     sys.stderr.write(f"{text}\n")
 
 

@@ -1,4 +1,4 @@
-"""Generates the page of all settings, docs/reference/settings.md, from their descriptions.
+"""Generate the page of all settings, docs/reference/settings.md, from their descriptions.
 
 python -m scripts.settings_table > docs/reference/settings.md
 """
@@ -19,10 +19,10 @@ _HEAD = """# Settings
 
 <!-- written by: python -m scripts.settings_table > docs/reference/settings.md -->
 
-These settings may appear in `search` of a study file and in `settings` of a training's job. A plain value fixes a
-setting, a domain tunes it (`search_spaces/space.py`), and a setting that is not named has its default. Epochs are
-samples processed divided by the size of the training set. A setting that is named must be used: a study in which no
-training would use it is refused. Your own settings are named in `search` too
+These settings may appear in `search` in a study file and in `settings` in the job of a training run. A plain value
+fixes a setting, a domain tunes it (`search_spaces/space.py`), and a setting that is left out has its default. Epochs
+are samples processed divided by the size of the training set. Every setting that you name must be used: a study is
+rejected if no training run would use it. Name your own settings in `search` too
 ([programs](../guides/programs.md#settings-of-your-own)).
 
 | setting | default | values | meaning | used with |
@@ -32,7 +32,7 @@ training would use it is refused. Your own settings are named in `search` too
 _OWN = """
 ## Settings of one optimizer or schedule
 
-These are named in `search` and in a job like the others, and are stored with your own settings. Plug-ins add
+Name these settings in `search` or in a job like the others; they are stored with your own settings. Plug-ins can add
 optimizers and schedules with further settings.
 
 | setting | default | values | meaning | used with |

@@ -1,9 +1,9 @@
-"""A hook of mkdocs: the pages of the documentation site besides docs/.
+"""An mkdocs hook for the pages of the documentation site that are not in docs/.
 
-- The benchmarks with their tables, the workloads, the examples and CONTRIBUTING.md, as they are in the repository.
-- References generated from the code: the command line, the REST interface, the machines.
-- Links between all of these. A link to a source file, for which the site has no page, becomes plain text; a broken one
-  stays, so that a strict build fails.
+- It adds the benchmarks with their tables, the workloads, the examples and CONTRIBUTING.md from the repository.
+- It adds references generated from the code: the command line, the REST interface and the machines.
+- It rewrites the links between all of these. A link to a source file, for which the site has no page, becomes plain
+  text. A broken link stays, so that a strict build fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = (".md", ".svg", ".png", ".yaml", ".py")
 
 
 def shown() -> dict[str, Path]:
-    """Return every file of the repository outside docs/ that the site shows, by its path there."""
+    """Return every file outside docs/ that the site shows, keyed by its path in the repository."""
     found = {"CONTRIBUTING.md": ROOT / "CONTRIBUTING.md"}
     for folder in OUTSIDE:
         for path in sorted((ROOT / folder).rglob("*")):
@@ -33,7 +33,7 @@ def shown() -> dict[str, Path]:
 
 
 def references() -> dict[str, str]:
-    """Return the pages that are generated from the code, by their paths."""
+    """Return the pages that are generated from the code, keyed by path."""
     return {
         "reference/cli.md": command_line(),
         "reference/rest.md": rest(),
@@ -42,14 +42,14 @@ def references() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Return the page of all commands with their options, from the commands themselves."""
+    """Return the page of all commands with their options, generated from the command line parser."""
     from hpo.cli.main import main
 
     lines = [
         "# Command line",
         "",
-        "Results go to stdout, progress to stderr; the exit code is 0 for success, 1 for work that failed, 2 for input "
-        "that has to be changed. Every command has `--help`. How a shell completes them: "
+        "Results go to stdout, progress to stderr. The exit code is 0 for success, 1 for work that failed, and 2 for "
+        "invalid input. Every command has `--help`. For shell completion see "
         "[Install](../install.md#shell-completion).",
         "",
     ]
@@ -81,7 +81,7 @@ def _text(text: str | None) -> str:
 
 
 def rest() -> str:
-    """Return the page of all paths of the service, from its OpenAPI document."""
+    """Return the page of all paths of the service, generated from its OpenAPI document."""
     from hpo.service.app import create_app
     from hpo.service.config import ServerConfig
 
@@ -89,8 +89,8 @@ def rest() -> str:
     lines = [
         "# REST interface",
         "",
-        "`/docs` of a running server shows the same with every field and lets you try it; `/openapi.json` is for "
-        "programs. What holds for all addresses: [the service](../guides/service.md#the-api).",
+        "On a running server, `/docs` shows the same with every field and lets you try it, and `/openapi.json` is for "
+        "programs. [The service](../guides/service.md#the-api) describes what all paths have in common.",
         "",
         "| address | does |",
         "|---|---|",
@@ -103,7 +103,7 @@ def rest() -> str:
 
 
 def machines() -> str:
-    """Return the page of all shipped machines, from their files, after the meaning of the figures."""
+    """Return the page of all shipped machines, which explains the figures and then lists the machines."""
     from hpo.planning.machines import load_machine, machine_names
 
     lines = [
@@ -122,7 +122,7 @@ def machines() -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Add every page of the benchmarks to the navigation."""
+    """Add every benchmark page to the navigation."""
     pages = [name for name in shown() if name.startswith("benchmarks/") and name.endswith(".md")]
     pages.sort(key=lambda name: (name != "benchmarks/README.md", name))
     for entry in config.nav:

@@ -1,17 +1,17 @@
-"""The structure of the packages: rooms, floors, arrows and circles, counted from the imports.
+"""Count the rooms, floors, arrows and circles in the structure of the packages, from their imports.
 
     python -m scripts.structure [ROOT] [--walk] [--edges PACKAGE]
 
 A *room* of a package is a file or a subfolder directly inside it; an ``__init__.py`` that holds nothing but its
-docstring is not a room. An *arrow* leads from a room to another whose code it imports, wherever in the file the import
-is: deferred into a function, or only for types under ``if TYPE_CHECKING``. *Floors* are the rooms on the longest
-chain of arrows, with a circle of rooms counted as one. A *circle* is a set of modules that import each other.
-``tests/test_architecture.py`` checks the code against these counts.
+docstring is not a room. An *arrow* leads from a room to another room whose code it imports, even if the import is
+inside a function or under ``if TYPE_CHECKING``. The *floors* are the rooms on the longest chain of arrows, with a
+circle of rooms counted as one. A *circle* is a set of modules that import each other. ``tests/test_architecture.py``
+checks the code against these counts.
 
-``--walk`` follows a study's specification through ``hpo``: it begins at the command ``hpo run``, and goes depth-first,
-in the order of the source, into every function that takes or gives a ``StudySpec`` or a class that holds one. It
-counts the rooms that are entered, how often a new room lies above the new room before it, and how often a call leads
-back into a room that the walk had left.
+``--walk`` follows a study's specification through ``hpo``. It starts at the command ``hpo run`` and enters, depth-first
+and in source order, every function that takes or returns a ``StudySpec`` or a class that holds one. It counts the rooms
+that are entered, how often a new room lies above the previous new room, and how often a call leads back into a room
+that the walk had left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Graph = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class Import:
-    """One import: ``lazy`` inside a function, ``typed`` if it never runs, under ``if TYPE_CHECKING``."""
+    """One import: ``lazy`` if inside a function, ``typed`` if under ``if TYPE_CHECKING``, where it never runs."""
 
     importer: str
     target: str
@@ -44,7 +44,7 @@ class Import:
 
 
 def modules_of(root: Path) -> dict[str, Path]:
-    """Return every module of the packages below ``root``, by its dotted name."""
+    """Return every module of the packages below ``root``, keyed by its dotted name."""
     found = {}
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -54,7 +54,7 @@ def modules_of(root: Path) -> dict[str, Path]:
 
 
 def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator[Import]:
-    """Yield all imports of a file, including those by name (``import_module``)."""
+    """Yield all imports of a file, including imports by name (``import_module``)."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
 
     def walk(node: ast.AST, lazy: bool, typed: bool) -> Iterator[Import]:
@@ -92,7 +92,7 @@ def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator
 
 
 def module_graph(imports: Iterable[Import], modules: Mapping[str, Path]) -> Graph:
-    """Return which module imports which, in any way."""
+    """Return which modules each module imports, in any way."""
     graph: Graph = {module: set() for module in modules}
     for item in imports:
         if item.target in modules and item.target != item.importer:
@@ -101,7 +101,7 @@ def module_graph(imports: Iterable[Import], modules: Mapping[str, Path]) -> Grap
 
 
 def room_of(module: str, package: str, modules: Mapping[str, Path]) -> str | None:
-    """Return the room of a package that contains a module; None outside it and for an empty ``__init__``."""
+    """Return the room that contains a module; None if it is outside the package or an empty ``__init__``."""
     if module == package:
         body = ast.parse(modules[module].read_text("utf-8")).body
         return "__init__" if any(not isinstance(node, ast.Expr) for node in body) else None
@@ -113,7 +113,7 @@ def room_of(module: str, package: str, modules: Mapping[str, Path]) -> str | Non
 
 
 def rooms_of(package: str, graph: Graph, modules: Mapping[str, Path]) -> Graph:
-    """Return the rooms of a package, and which of the others each imports."""
+    """Return the rooms of a package with the other rooms that each one imports."""
     home = {module: room_of(module, package, modules) for module in modules}
     rooms: Graph = {room: set() for room in home.values() if room}
     for module, room in home.items():
@@ -130,7 +130,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def floors(rooms: Graph) -> dict[str, int]:
-    """Return the floor of every room, from 1: above all that it imports; rooms of one circle share theirs."""
+    """Return the floor of every room, from 1: a room is above every room it imports; a circle shares one floor."""
     parts = _components(rooms)
     home = {room: number for number, part in enumerate(parts) for room in part}
     above = {
@@ -170,11 +170,11 @@ def _components(graph: Graph) -> list[set[str]]:
 
 
 class Walk:
-    """The rooms that a study's specification passes, in the order of the calls.
+    """The rooms that a study's specification passes through, in call order.
 
     Attributes:
-        rooms: in the order of the calls, without returns to a caller. ups: rooms on a higher floor than the
-        room that was first entered before them. returns: calls into a room that had been left.
+        rooms: the rooms in call order, without returns to a caller. ups: the number of new rooms on a higher floor than
+        the previous new room. returns: the number of calls into a room that the walk had left.
     """
 
     def __init__(self, modules: Mapping[str, Path], height: Mapping[str, int]) -> None:
@@ -185,7 +185,7 @@ class Walk:
         self.ups = self.returns = 0
 
     def enter(self, module: str, name: str, callers: tuple[str, ...] = ()) -> None:
-        """Enter one function, and from it all functions that it calls and that involve a specification."""
+        """Enter a function, and then every function it calls that involves a specification."""
         if (module, name) in self._seen:
             return
         self._seen.add((module, name))
@@ -205,7 +205,7 @@ class Walk:
     def _resolve(
         self, module: str, called: str, names: Mapping[str, str]
     ) -> tuple[str, str] | None:
-        """Return the module and the name of a function of ``hpo`` that is called as ``called``."""
+        """Return the module and the name of the function of ``hpo`` that ``called`` refers to."""
         first, _, rest = called.partition(".")
         full = names.get(first, f"{module}.{first}") + (f".{rest}" if rest else "")
         home, _, name = full.rpartition(".")
@@ -217,7 +217,7 @@ class Walk:
         return self._resolve(home, name, imported) if name in imported else None
 
     def _concerned(self, module: str, name: str) -> bool:
-        """Whether a function takes or returns a specification or a class that holds one, or a class is made of one."""
+        """Whether the types of a function or fields of a class include a specification or a class that holds one."""
         return any(
             set(re.findall(r"\w+", hint)) & self._carriers
             for hint in _hints(self._modules[module], name)
@@ -244,7 +244,7 @@ def _read(path: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
 
 @functools.cache
 def _hints(path: Path, name: str) -> list[str]:
-    """Return the types that a function takes and returns, or that a class is made of."""
+    """Return the parameter and return types of a function, or the field types of a class."""
     hints: list[ast.expr | None] = []
     for node in ast.parse(path.read_text("utf-8")).body:
         if getattr(node, "name", None) != name:
@@ -266,7 +266,7 @@ def _hints(path: Path, name: str) -> list[str]:
 
 
 def _carriers(modules: Mapping[str, Path]) -> set[str]:
-    """Return the names of the specification's class and the classes of ``hpo`` that hold it, directly or not."""
+    """Return the names of the specification class and of all classes of ``hpo`` that hold it, even indirectly."""
     made_of = {
         name: {word for hint in _hints(path, name) for word in re.findall(r"\w+", hint)}
         for module, path in modules.items()
@@ -281,7 +281,7 @@ def _carriers(modules: Mapping[str, Path]) -> set[str]:
 
 
 def walk(root: Path, rooms: Graph) -> Walk:
-    """Follow the specification of a study from the command ``hpo run``; ``rooms`` are those of ``hpo``."""
+    """Follow the specification of a study from the command ``hpo run`` through ``rooms``, the rooms of ``hpo``."""
     modules = modules_of(root)
     entry = next(
         module for module in ("hpo.cli.commands.study", "hpo.commands.study") if module in modules
@@ -326,7 +326,7 @@ def main() -> None:
         "--walk", action="store_true", help="follow a study's specification through hpo"
     )
     parser.add_argument(
-        "--edges", metavar="PACKAGE", help="the rooms of a package by floor, and what each imports"
+        "--edges", metavar="PACKAGE", help="print a package's rooms by floor, with their imports"
     )
     options = parser.parse_args()
     print(table(options.root))

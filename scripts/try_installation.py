@@ -1,12 +1,12 @@
-"""Install a wheel into an empty environment and use it: a row of benchmarks/installation.md.
+"""Install a wheel into an empty environment, use it, and print a row for benchmarks/installation.md.
 
     python -m scripts.try_installation dist/largebatch-0.1.0-py3-none-any.whl --python python3.12 --extras train \\
         --versions lowest --run
 
-``--versions``: ``pinned`` by constraints.txt, ``newest`` as pip finds them, or ``lowest``, the lower bounds of
-pyproject.toml, as ``uv pip compile --resolution lowest-direct`` resolves them (uv must be on the path). ``--run`` also
-runs an example whose trainings are simulated, and with the extra train one that trains on Ray. Everything happens in a
-temporary folder outside the source tree.
+``--versions`` is ``pinned`` (by constraints.txt), ``newest`` (as pip finds them) or ``lowest``: the lower bounds of
+pyproject.toml as ``uv pip compile --resolution lowest-direct`` resolves them, for which uv must be on the path.
+``--run`` also runs an example with simulated training and, with the extra ``train``, one that trains on Ray. Everything
+happens in a temporary folder outside the source tree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TABLE = "global_batch_size,epochs_to_target\n256,10.2\n1024,11.1\n4096,14.3\n"
 SHOWN = ("click", "numpy", "optuna", "ray", "scipy", "sqlalchemy", "torch")
-"""Packages whose installed versions a row lists."""
+"""The packages whose installed versions a row lists."""
 
 
 def call(folder: Path, *words: object) -> str:
-    """Return a program's output; SystemExit with its last output if it fails."""
+    """Return the output of a program; raise SystemExit with the end of its output if it fails."""
     kept = {
         name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
@@ -75,7 +75,7 @@ def size(folder: Path) -> float:
 
 
 def use(folder: Path, extras: str) -> None:
-    """Run the commands of a new user."""
+    """Run the commands that a new user would run."""
     hpo = folder / "environment" / "bin" / "hpo"
     (folder / "table.csv").write_text(TABLE)
     call(folder, hpo, "extrapolate", "table.csv", "--at", "8192", "--json")

@@ -1,4 +1,4 @@
-"""The settings of a training, the domains to search, and the rules that scale settings.
+"""The settings of a training run, the domains to search, and the rules that scale settings.
 
 The names in ``__all__`` are public; the modules are internal and may change.
 """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 LARGEST_TRIED = 100_000
-"""Largest factor that is tried; the rest counts as prime, which is exact for numbers below its square, 10^10."""
+"""Largest factor that is tried; the remaining cofactor counts as prime, which is exact for numbers below 10^10."""
 
 
 def divisors_of(number: int) -> list[int]:
-    """Return the divisors of a whole number of at least 1 in increasing order; raise ValueError for a smaller one.
+    """Return the divisors of a whole number of at least 1 in increasing order; raise ValueError for a smaller number.
 
-    For a number of 10^10 or more, divisors with a prime factor above ``LARGEST_TRIED`` may be missing: no batch is
-    split that way, and finding them may take minutes.
+    For a number of 10^10 or more, divisors with a prime factor above ``LARGEST_TRIED`` may be missing: they are
+    not needed to split a batch, and finding them may take minutes.
     """
     if number < 1:
         raise ValueError(f"only numbers of at least 1 have divisors, but got {number}")

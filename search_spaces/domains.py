@@ -2,7 +2,7 @@
 
 Each domain maps its values to the unit interval and back. A :class:`Float` maps continuously; each value of an
 :class:`Int` or a :class:`Categorical` owns one cell of the interval and maps to a point inside it, so that uniform
-numbers in the unit interval visit all values evenly (evenly in the logarithm for ``log=True``).
+samples from the unit interval select all values evenly (evenly in the logarithm for ``log=True``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Float:
-    """The real numbers from ``low`` to ``high``, ends included; on a logarithmic scale if ``log``."""
+    """The real numbers from ``low`` to ``high``, both included; on a logarithmic scale if ``log``."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ class Float:
             if not self.log
             else (math.log(self.low), math.log(self.high), math.log(value))
         )
-        # halves, because high - low overflows for the widest float ranges
+        # computed from halves, because high - low overflows for the widest float ranges
         width = high / 2 - low / 2
         if width == 0:  # the range is so narrow that half its width underflows
             return (value - self.low) / (self.high - self.low)
@@ -87,7 +87,7 @@ class Float:
 
 @dataclass(frozen=True)
 class Int:
-    """The whole numbers from ``low`` to ``high``, ends included; on a logarithmic scale if ``log``."""
+    """The whole numbers from ``low`` to ``high``, both included; on a logarithmic scale if ``log``."""
 
     low: int
     high: int
@@ -131,14 +131,14 @@ class Int:
         return IntDistribution(self.low, self.high, log=self.log)
 
     def _edges(self) -> tuple[float, float]:
-        # half a unit beyond the ends, so that the first and last values get a whole cell too
+        # half a unit beyond the ends, so that the first and last values also get a whole cell
         first, last = self.low - 0.5, self.high + 0.5
         return (math.log(first), math.log(last)) if self.log else (first, last)
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of at least two distinct ``values``: text, numbers, booleans or None."""
+    """A choice among at least two distinct ``values``: text, numbers, booleans or None."""
 
     values: tuple[Scalar, ...]
     role: Role = Role.SHARED
@@ -171,7 +171,7 @@ class Categorical:
         return any(_identity(value) == _identity(mine) for mine in self.values)
 
     def clip(self, value: Any) -> Scalar:
-        """Return ``value`` if it is one of the values, else the number nearest to it; raise if there is none."""
+        """Return ``value`` if it is one of the values, else the nearest number among them; raise if there is none."""
         if self.contains(value):
             return self.values[self._index(value)]
         numbers = [
@@ -182,7 +182,7 @@ class Categorical:
         return min(numbers, key=lambda mine: abs(mine - value))
 
     def to_unit(self, value: Any) -> float:
-        """Return the middle of the cell of ``value``, which must be one of the values, else :class:`SettingError`."""
+        """Return the middle of the cell of ``value``; raise :class:`SettingError` if it is not one of the values."""
         _check_contained(self, value)
         return (self._index(value) + 0.5) / len(self.values)
 
@@ -247,7 +247,7 @@ def _check_contained(domain: Domain, value: Any) -> None:
             list(domain.values) if isinstance(domain, Categorical) else [domain.low, domain.high]
         )
         raise SettingError(
-            f"a value must lie in {where}, but got {value!r}; clip() gives the nearest"
+            f"a value must lie in {where}, but got {value!r}; clip() gives the nearest allowed value"
         )
 
 

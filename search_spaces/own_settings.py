@@ -1,9 +1,9 @@
-"""Extra settings of a workload, a program or a technique, besides those that all trials have.
+"""Extra settings of a workload, a program or a technique, beyond the settings that all trials have.
 
 A study declares such a setting in ``search`` like any other, with a domain or a single value. Settings that a user's
-workload or program reads are not checked; those that an optimizer or a schedule reads are described
-(:class:`OwnSetting`) and checked like known settings. The name must differ from that of every known setting and
-every column of a trial.
+workload or program reads are not checked; settings that an optimizer or a schedule reads are described
+(:class:`OwnSetting`) and checked like known settings. The name must differ from all names of known settings and
+of columns of a trial.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Scalar = str | bool | int | float | None
 
 
 class SettingError(ValueError):
-    """A setting that does not exist, has the wrong type, or lies outside its range."""
+    """Error for a setting that does not exist, has the wrong type, or lies outside its range."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a numeric setting; ``low_open`` and ``high_open`` exclude the end itself."""
+    """The range of a numeric setting; ``low_open`` and ``high_open`` exclude the respective end."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -45,8 +45,8 @@ class Range:
 class OwnSetting:
     """A setting that one technique reads: its meaning, its default and its allowed values.
 
-    With ``choices``, it is one of those words; with a ``range``, a number in ``unit`` (an integer if ``whole``);
-    with neither, a boolean. If the default is None, null is allowed.
+    With ``choices``, the value is one of these words; with a ``range``, it is a number in ``unit`` (an integer if
+    ``whole``); with neither, it is a boolean. Null is allowed if the default is None.
     """
 
     what: str
@@ -57,7 +57,7 @@ class OwnSetting:
     whole: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise :class:`SettingError` unless ``value``, taken by itself, is allowed for the setting ``name``."""
+        """Raise :class:`SettingError` unless ``value``, on its own, is allowed for the setting ``name``."""
         if value is None and self.default is None:
             return
         if self.choices:
@@ -96,7 +96,7 @@ def check_own_number(name: str, bounds: Range, unit: str, value: Any, *, whole: 
 
 
 def is_finite_number(value: Any) -> bool:
-    """Return whether a value is a number in the range of floats; booleans do not count as numbers."""
+    """Return whether a value is a number that a float can hold; booleans do not count as numbers."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
@@ -154,10 +154,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
 def faults_of_own(name: Any, value: Any) -> Iterator[str]:
-    """Yield the fault of a custom setting, if it has one: the rule, the value and how to fix it."""
+    """Yield an error message if a custom setting is invalid: the rule, the value and how to fix it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
-            "the name of your own setting must be at most 63 letters, digits and underscores "
+            "the name of your own setting must consist of at most 63 letters, digits and underscores "
             f"and start with a letter, but got {name!r}"
         )
     elif name in RESERVED:

@@ -1,4 +1,4 @@
-"""Plug-ins: optimizers, schedules, samplers and the like from third-party packages, found by entry points.
+"""Plug-ins: optimizers, schedules, samplers and more from third-party packages, found through entry points.
 
 A package declares its plug-ins in its pyproject.toml, and they are found wherever the package is installed::
 
@@ -6,12 +6,12 @@ A package declares its plug-ins in its pyproject.toml, and they are found wherev
     tiger = "my_package.tiger:TIGER"
 
 Names are read from the metadata of installed packages; a plug-in's module is imported when its name is first used. A
-faulty plug-in is reported in one line (:class:`PluginError`) that names its package, and does not affect anything that
-does not use it.
+faulty plug-in is reported in one line (:class:`PluginError`) that names its package, and it affects nothing that does
+not use it.
 
 The environment variable ``HPO_PLUGINS`` lists the packages whose plug-ins are accepted, separated by commas; if it is
-unset, all packages are accepted, and if it is empty, none. A service sets it for itself and its processes, as its
-operator configured.
+unset, all packages are accepted; if it is empty, no package is accepted. A server sets it for itself and its child
+processes according to its configuration.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Thing = TypeVar("Thing")
 
 
 class PluginError(ValueError):
-    """Error of a plug-in that cannot be used: one line with its kind, its name, its package and what is wrong."""
+    """Error for a plug-in that cannot be used: one line with its kind, name and package and the reason."""
 
 
 @dataclass(frozen=True)
 class Plugin:
     """One entry point: ``value`` is ``module:attribute``, and ``package`` is the distribution that declares it.
 
-    ``part`` is what comes before the first dot in the entry point's name, and ``name`` is the rest.
+    ``part`` is the text before the first dot in the entry point's name, and ``name`` is the text after it.
     """
 
     kind: Kind
@@ -74,11 +74,11 @@ class Plugin:
 
 
 class PluginRegistry(Mapping[str, Thing], Generic[Thing]):
-    """All entries of one kind by name: those of this project first, then those of plug-ins.
+    """All entries of one kind by name: the built-in entries first, then the plug-ins.
 
-    Iteration yields names and imports nothing. On the first access to its name, a plug-in is imported and passed with
-    that name to ``accept``, which returns the entry, or raises TypeError or ValueError if the plug-in breaks the
-    contract of its kind. An unknown name raises KeyError, and a faulty plug-in raises :class:`PluginError`.
+    Iteration yields names and imports nothing. When a plug-in's name is first accessed, the plug-in is imported and
+    passed with its name to ``accept``, which returns the entry, or raises TypeError or ValueError if the plug-in breaks
+    the contract of its kind. An unknown name raises KeyError, and a faulty plug-in raises :class:`PluginError`.
 
     A kind may have several ``part``s, each with its own registry: the entry point ``decay.sawtooth`` is the entry
     ``sawtooth`` in the part ``decay``.
@@ -135,7 +135,7 @@ class PluginRegistry(Mapping[str, Thing], Generic[Thing]):
         return found
 
     def explain(self, name: object) -> str:
-        """Return the end of an error about an unknown name: why it is refused, the nearest name, or ""."""
+        """Return a hint for an error about an unknown name: why it is refused, the closest name, or ""."""
         for plugin in self._offered():
             if plugin.name == name and (reason := self._refusal(plugin)):
                 return f"; {plugin.error(reason)}"
@@ -160,7 +160,7 @@ class PluginRegistry(Mapping[str, Thing], Generic[Thing]):
                 f"with a letter, but got {plugin.name!r}"
             )
         if plugin.name in self.built_in:
-            return "uses a name that the project itself uses; give it another name"
+            return "uses the name of a built-in entry; give it another name"
         others = {
             other.package
             for other in self._offered()
@@ -193,7 +193,7 @@ class PluginRegistry(Mapping[str, Thing], Generic[Thing]):
 
 
 def plugin_instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
-    """Return a check that a plug-in provides an instance of ``kind``, for a registry."""
+    """Return a function with which a registry checks that a plug-in provides an instance of ``kind``."""
 
     def check(name: str, found: object) -> Thing:
         if not isinstance(found, kind):
@@ -211,7 +211,7 @@ def installed() -> tuple[Plugin, ...]:
 
 
 def load_attribute(reference: str) -> Any:
-    """Return the object at ``module:attribute``; raise whatever its import raises."""
+    """Return the object at ``module:attribute``; errors of the import are passed on."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -229,7 +229,7 @@ def is_taken(package: str) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:  # noqa: ARG001 - the key of the cache
-    every = importlib.metadata.entry_points()  # the first of two copies on the path
+    every = importlib.metadata.entry_points()  # of two copies on the path, the first counts
     found = {
         Plugin(kind, *_part_and_name(entry.name), entry.value, entry.dist.name, entry.dist.version)
         for kind in KINDS

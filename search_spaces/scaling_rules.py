@@ -1,8 +1,8 @@
 """Published rules that adapt settings to another global batch size.
 
-A rule takes settings that work at ``from_batch`` samples per update and returns those to try at
+A rule takes settings that work at ``from_batch`` samples per update and returns settings to try at
 ``to_batch``; ``k = to_batch / from_batch``. Rules are pure, change nothing at ``k = 1``, and compose: going
-from 256 to 8192 directly or by way of 1024 gives the same settings. All durations are in epochs, so a duration
+from 256 to 8192 directly or through 1024 gives the same settings. All durations are in epochs, so a duration
 that a rule leaves unchanged covers ``1 / k`` as many updates. The rules are the baselines that a fitted law must
 beat.
 """
@@ -18,23 +18,23 @@ ScalingRule = Callable[[TrainingSettings, int, int], TrainingSettings]
 
 
 def unchanged(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """Keep the settings at any batch size: the baseline that shows the benefit of scaling."""
+    """Keep the settings unchanged at any batch size: the baseline that shows the benefit of scaling."""
     _ratio(from_batch, to_batch)
     return settings
 
 
 def linear(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """Multiply ``learning_rate`` by ``k``, all else equal.
+    """Multiply ``learning_rate`` by ``k`` and leave all other settings unchanged.
 
-    Goyal et al. 2017 (arXiv:1706.02677, section 2.1, the linear scaling rule): while weights move little,
+    Goyal et al. 2017 (arXiv:1706.02677, section 2.1, the linear scaling rule): while the weights change little,
     one update at ``k B`` samples equals ``k`` updates at ``B``. For large ``k`` the rule needs the gradual warmup
-    of section 2.2 (5 epochs there): the setting ``warmup_epochs``, which the rule does not change.
+    of section 2.2 (5 epochs there), which is the setting ``warmup_epochs`` and is left unchanged.
     """
     return settings.replace(learning_rate=settings.learning_rate * _ratio(from_batch, to_batch))
 
 
 def square_root(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """Multiply ``learning_rate`` by ``sqrt(k)``, all else equal.
+    """Multiply ``learning_rate`` by ``sqrt(k)`` and leave all other settings unchanged.
 
     Krizhevsky 2014 (arXiv:1404.5997) and Hoffer et al. 2017 (arXiv:1705.08741): this keeps the variance of an
     update constant, because the mean of ``k`` times as many gradients has ``1 / k`` of the variance.
@@ -47,7 +47,7 @@ def square_root(settings: TrainingSettings, from_batch: int, to_batch: int) -> T
 def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
     """Multiply ``learning_rate`` by ``sqrt(k)`` and ``warmup_epochs`` by ``k``: the warmup keeps its number of updates.
 
-    You et al. 2019, linear-epoch gradual warmup (arXiv:1901.08256). A warmup that outgrows ``decay_epochs``
+    You et al. 2019, linear-epoch gradual warmup (arXiv:1901.08256). A warmup longer than ``decay_epochs``
     raises :class:`search_spaces.settings.SettingError`.
     """
     k = _ratio(from_batch, to_batch)
@@ -58,9 +58,9 @@ def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> Training
 
 
 def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """Set ``adascale_batch_size`` to ``from_batch``, all else equal: the gain is measured while the training runs.
+    """Set ``adascale_batch_size`` to ``from_batch`` and nothing else: the gain is measured during training.
 
-    Johnson et al. 2020 (arXiv:2007.05105). Settings that already have a base batch keep it.
+    Johnson et al. 2020 (arXiv:2007.05105). Settings that already have a base batch size keep it.
     """
     _ratio(from_batch, to_batch)
     if from_batch == to_batch or settings.adascale_batch_size is not None:
@@ -69,11 +69,11 @@ def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> Trai
 
 
 def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """Divide ``1 - momentum`` by ``k``, all else equal: this keeps the noise scale without a larger learning rate.
+    """Divide ``1 - momentum`` by ``k`` and nothing else: this keeps the noise scale at the same learning rate.
 
     Smith et al. 2018 (arXiv:1711.00489): B grows in proportion to learning_rate / (1 - momentum). They find that
-    this costs accuracy, whereas scaling the rate (:func:`linear`) does not. If the batch shrinks so much that the
-    momentum would fall below 0, :class:`search_spaces.settings.SettingError` is raised.
+    this costs accuracy, whereas scaling the learning rate (:func:`linear`) does not. If the batch shrinks so much that
+    the momentum would fall below 0, :class:`search_spaces.settings.SettingError` is raised.
     """
     k = _ratio(from_batch, to_batch)
     return settings if k == 1 else settings.replace(momentum=1 - (1 - settings.momentum) / k)

@@ -1,6 +1,6 @@
 """TrainingSettings: one complete large-batch recipe, with the unit and the range of every setting.
 
-The global batch size is not a setting: it is the axis along which settings are extrapolated, so it is kept
+The global batch size is not a setting: it is the axis along which settings are extrapolated, and is therefore kept
 separately (a trial is one ``TrainingSettings`` together with a ``global_batch_size`` and a ``seed``).
 """
 
@@ -92,8 +92,8 @@ class TrainingSettings:
         "decay per update of the momentum buffer", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "rate outside or inside the momentum buffer, or corrected (as in timm); null: inside "
-        "for lars only",
+        "learning rate outside or inside the momentum buffer, or corrected (as in timm); null: "
+        "inside for lars, else outside",
         None,
         "outside",
         "inside",
@@ -136,7 +136,7 @@ class TrainingSettings:
     gradient_clip_norm: float | None = _number(
         "scale gradients down to this norm, once per update; null: no clipping",
         None,
-        "norm of the whole gradient",
+        "global gradient norm",
         0,
         open_low=True,
     )
@@ -170,7 +170,7 @@ class TrainingSettings:
         "when RMSprop and SGD contribute equally", 10.0, "epochs", 0
     )
     rmsprop_period_epochs: float = _number(
-        "time scale of the transition; half of it after the center, only SGD remains",
+        "length of the transition; half of it after the center, only SGD remains",
         5.0,
         "epochs",
         0,
@@ -200,7 +200,7 @@ class TrainingSettings:
     decay_power: float = _number("exponent of the polynomial decay", 2.0, "1", 0, open_low=True)
     decay_milestones: tuple[float, ...] = _list("when the learning rate changes in steps", "epochs")
     decay_factor: float = _number(
-        "factor on the learning rate at each milestone", 0.1, "1", 0, 1, open_low=True
+        "factor applied to the learning rate at each milestone", 0.1, "1", 0, 1, open_low=True
     )
     decay_values: tuple[float, ...] = _list(
         "learning rate before the first milestone, then after each one", "multiples of the peak"
@@ -211,7 +211,7 @@ class TrainingSettings:
 
     # the batch size over time
     batch_control: str = _technique(
-        "how the batch size changes during the training",
+        "how the batch size changes during training",
         "constant",
     )
     batch_milestones: tuple[float, ...] = _list("when the batch size changes", "epochs")
@@ -246,7 +246,7 @@ class TrainingSettings:
         "inverse_eighth_root",
     )
     zero_gamma: bool | None = _flag(
-        "start the last gamma of each residual branch at 0; null: as the model does", None
+        "start the last gamma of each residual branch at 0; null: use the model's default", None
     )
     normalization_batch_size: int = _number(
         "samples that share batch-norm statistics", 16, "samples", 1
@@ -268,7 +268,7 @@ class TrainingSettings:
         "fp16",
     )
     reduced_weights: bool = _flag(
-        "keep weights in the reduced type, with fp32 master weights in the optimizer", False
+        "keep weights in the reduced precision, with fp32 master weights in the optimizer", False
     )
     loss_scaling: str = _choice(
         "scale the loss up and its gradient back down, so that small gradients survive in fp16",
@@ -308,7 +308,7 @@ class TrainingSettings:
         "updates by which a replica may be ahead of the slowest one", 3, "updates", 0
     )
     epoch_quorum: float = _number(
-        "share of replicas that must finish an epoch before it ends for all of them",
+        "fraction of replicas that must finish an epoch before it ends for all of them",
         0.75,
         "of the workers",
         0,
@@ -316,7 +316,7 @@ class TrainingSettings:
         open_low=True,
     )
 
-    # custom settings by name, which only the workload or the chosen technique knows
+    # custom settings by name, which only the workload or the chosen technique reads
     own: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -336,7 +336,7 @@ class TrainingSettings:
 
     @property
     def own_settings(self) -> dict[str, OwnSetting]:
-        """The settings that the chosen optimizer and schedules read besides the known ones, by name."""
+        """The settings, by name, that the chosen optimizer and schedules read in addition to the known settings."""
         return own_settings_of(lambda setting: (getattr(self, setting),))
 
     @property
@@ -350,13 +350,13 @@ class TrainingSettings:
 
     @property
     def of_workload(self) -> dict[str, Scalar]:
-        """The part of ``own`` for the workload: all but the settings that the chosen optimizer and schedules read."""
+        """The part of ``own`` for the workload: all settings but those that the chosen optimizer and schedules read."""
         described = self.own_settings
         return {name: value for name, value in self.own.items() if name not in described}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Create settings from plain values; an unknown name raises :class:`SettingError` with the nearest known one.
+        """Create settings from plain values; an unknown name raises :class:`SettingError` with the closest known one.
 
         Custom settings are grouped under ``own``.
         """
@@ -371,7 +371,7 @@ class TrainingSettings:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Create settings from the values of a stored trial, which has custom settings next to the known ones.
+        """Create settings from the values of a stored trial, which holds custom settings alongside known settings.
 
         Custom settings may also be grouped under ``own``, as :meth:`to_dict` returns them.
         """
@@ -391,7 +391,7 @@ class TrainingSettings:
         return plain | ({"own": dict(self.own)} if self.own else {})
 
     def to_record(self) -> dict[str, Any]:
-        """Return every setting by name as a trial stores and shows it, for :meth:`from_record`."""
+        """Return every setting by name, in the form that trials store and :meth:`from_record` reads."""
         return {
             **{name: value for name, value in self.to_dict().items() if name != "own"},
             **self.own,
@@ -400,7 +400,7 @@ class TrainingSettings:
     def value(self, name: str) -> Any:
         """Return the value of a known or custom setting; raise :class:`SettingError` for any other name.
 
-        A setting that a chosen technique reads has its default value if it was given none.
+        A setting that a chosen technique reads has its default value if none was given.
         """
         if name in self.own:
             return self.own[name]
@@ -412,7 +412,7 @@ class TrainingSettings:
         return getattr(self, name)
 
     def replace(self, **changes: Any) -> TrainingSettings:
-        """Return a copy with the named values changed, custom settings included; it is checked like new settings."""
+        """Return a copy with the named values changed, custom settings included; the copy is validated."""
         own = {**self.own, **changes.pop("own", {})}
         described = {
             name: changes.pop(name)
@@ -429,7 +429,7 @@ def names() -> tuple[str, ...]:
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`SettingError`, with the nearest known name, unless ``name`` is a setting."""
+    """Raise :class:`SettingError`, with the closest known name, unless ``name`` is a setting."""
     if name not in names():
         near = difflib.get_close_matches(str(name), names(), n=1)
         hint = (
@@ -439,7 +439,7 @@ def check_name(name: str) -> None:
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise :class:`SettingError` unless ``value``, taken by itself, is allowed for the setting ``name``."""
+    """Raise :class:`SettingError` unless ``value``, on its own, is allowed for the setting ``name``."""
     check_name(name)
     _check(TrainingSettings.__dataclass_fields__[name], value)
 
@@ -468,7 +468,7 @@ def is_whole(name: str) -> bool:
 
 
 def choices_of(name: str) -> Collection[str] | None:
-    """Return the allowed words of a setting, including those of plug-ins; None for a setting that is not a choice."""
+    """Return the choices of a setting, including those of plug-ins; None for a setting that is not a choice."""
     check_name(name)
     return TECHNIQUES.get(name) or TrainingSettings.__dataclass_fields__[name].metadata.get(
         "choices"
@@ -524,7 +524,7 @@ def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
 
 
 def faults_together(settings: TrainingSettings) -> Iterator[str]:
-    """Yield the faults in combinations of values that are each in range: the rule, the value and how to fix it."""
+    """Yield an error message for each invalid combination of values that are valid on their own."""
     if settings.nesterov and settings.momentum == 0:
         yield "nesterov needs a momentum above 0, but got momentum 0"
     for name in ("decay_milestones", "batch_milestones"):

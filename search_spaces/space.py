@@ -1,6 +1,6 @@
 """SearchSpace: which settings are fixed, and which are tuned and over what domain.
 
-In a study file, a plain value fixes a setting and a domain like those below tunes it: with ``role: scaled`` at
+In a study file, a plain value fixes a setting, and a domain like those below tunes it: with ``role: scaled`` at
 every rung, with ``role: shared`` (the default) once for all rungs::
 
     learning_rate: {log_uniform: [0.01, 1.28], role: scaled}
@@ -40,7 +40,7 @@ _MAX_CORNERS = 4096
 
 
 class SearchSpaceError(SettingError):
-    """Error of a faulty search space; ``faults`` pairs a setting (None for the whole space) with each fault."""
+    """Error for an invalid search space; ``faults`` pairs each message with a setting (None for the whole space)."""
 
     def __init__(self, faults: Sequence[tuple[str | None, str]]) -> None:
         super().__init__("\n".join(message for _, message in faults))
@@ -52,12 +52,12 @@ class SearchSpaceError(SettingError):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """``fixed`` values and tuned ``domains``, by setting; all other settings keep their defaults.
+    """A search space: ``fixed`` values and tuned ``domains`` by setting; all other settings keep their defaults.
 
-    On creation it is checked against :class:`TrainingSettings`: every name must exist; every value, every end of a
-    domain and every combination of ends must be allowed; and every named setting must affect some of the trainings.
-    One :class:`SearchSpaceError` reports all faults. ``own`` holds the names of the settings that the workload reads
-    besides the known ones; it is None if only the workload itself knows them.
+    On creation, the space is checked against :class:`TrainingSettings`: every name must exist; every value, every end
+    of a domain and every combination of ends must be allowed; and every named setting must affect some of the trials.
+    One :class:`SearchSpaceError` reports all errors. ``own`` holds the names of the settings that the workload reads in
+    addition to the known settings; it is None if only the workload itself knows them.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -81,10 +81,10 @@ class SearchSpace:
         inherited: Mapping[str, Any] | None = None,
         own: Collection[str] | None = (),
     ) -> SearchSpace:
-        """Parse the ``search:`` section of a study file, in the form that the head of this module shows.
+        """Parse the ``search:`` section of a study file, in the form that the docstring of this module shows.
 
-        ``inherited`` holds fixed values for settings that the section does not name; those that have no effect on any
-        of its trainings are left out. ``own`` is as in :class:`SearchSpace`.
+        ``inherited`` holds fixed values for settings that the section does not name; settings that have no effect on
+        any of its trials are left out. ``own`` is as in :class:`SearchSpace`.
         """
         fixed: dict[str, Any] = {}
         domains: dict[str, Domain] = {}
@@ -127,7 +127,7 @@ class SearchSpace:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tuned settings, in the order given: the axes of the unit cube."""
+        """The tuned settings, in the given order; they are the axes of the unit cube."""
         return tuple(self.domains)
 
     @property
@@ -147,7 +147,7 @@ class SearchSpace:
     def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
         """Return complete settings: the fixed values, and ``values`` for the tuned settings.
 
-        Values may lie outside their domain, as extrapolated ones do, but not outside what
+        Values may lie outside their domain, as extrapolated values do, but not outside what
         :class:`TrainingSettings` allows. A missing or surplus name raises :class:`SettingError`.
         """
         for name in values:
@@ -166,7 +166,7 @@ class SearchSpace:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """The workload's own settings, fixed and tuned, in the order given."""
+        """The workload's own settings, fixed and tuned, in the given order."""
         described = own_settings_of(self.possible)
         return tuple(
             name
@@ -349,7 +349,7 @@ def _possible(
 
 
 def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
-    # a setting fixed to null requests nothing
+    # a setting fixed to null needs no effect
     for name in (
         *space.domains,
         *(name for name, value in space.fixed.items() if value is not None),
@@ -369,7 +369,7 @@ def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
         except SettingError as error:
             yield (
                 None,
-                f"the domains allow impossible settings: {error}" if corner else str(error),
+                f"the domains allow invalid settings: {error}" if corner else str(error),
             )
             return
 

@@ -1,8 +1,8 @@
 """The store of studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
 :class:`Store` opens a database and documents its guarantees, ``storage.records`` defines the values that it takes and
-returns, and ``storage.errors`` defines the errors. The names in ``__all__`` and these two modules are public; every
-other module is internal and may change. The names are loaded when they are first used, so that importing
+returns, and ``storage.errors`` defines the errors. Only the names in ``__all__`` and these two modules are public; all
+other modules are internal and may change. The names in ``__all__`` are loaded on first use, so that importing
 ``storage.records`` alone does not import SQLAlchemy.
 """
 

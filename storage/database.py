@@ -1,8 +1,8 @@
-"""Connections: turn a URL into an engine whose transactions are safe across threads and processes.
+"""Database connections: turns a URL into an engine whose transactions are safe across threads and processes.
 
-On SQLite, WAL lets readers continue while one writer writes. A writing transaction takes the lock when it begins
-(BEGIN IMMEDIATE): one that reads first and then wants to write would fail at once, without waiting, if another
-process wrote in between.
+On SQLite, WAL lets readers continue while another process writes. A writing transaction takes the lock when it starts
+(BEGIN IMMEDIATE): a transaction that reads first and then wants to write would fail immediately, without waiting, if
+another process wrote in between.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from storage.errors import (
 
 Clock = Callable[[], datetime]
 DATABASES = ("sqlite", "postgresql")
-NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
+NOTHING_STORED = "check the path or URL; running or submitting a study creates a new database"
 SPARE_BYTES = 32_000_000
-"""Disk space that a server reserves beside an SQLite database, so that studies can be deleted when it is full."""
+"""Disk space that a server reserves next to an SQLite database, so that studies can be deleted even when the disk is
+full.
+"""
 CLOCK = "largebatch_clock"
-"""Execution option of a connection that holds a replacement clock, for tests."""
-_IDLE_SECONDS = 60  # between two statements of a transaction; ours follow immediately
+"""Execution option of a connection that holds a replacement clock for tests."""
+_IDLE_SECONDS = 60  # between two statements of a transaction; the store never waits that long
 _KEPT_CONNECTIONS = 20  # per process, opened on demand; PostgreSQL accepts a hundred by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
 
@@ -62,7 +64,7 @@ class Database:
             self.engine.execution_options(sqlite_begin="IMMEDIATE"),
         )
         self._glance = self.engine
-        if self.engine.dialect.name == "postgresql":  # else each statement has its own snapshot
+        if self.engine.dialect.name == "postgresql":  # else each statement sees its own snapshot
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
             self._glance = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._open = True
@@ -71,8 +73,8 @@ class Database:
     def read(self, *, single_statement: bool = False) -> Iterator[Connection]:
         """Open a transaction that sees one consistent state of the database.
 
-        A single statement does so by itself: without BEGIN and COMMIT, it takes one round trip to PostgreSQL instead of
-        three.
+        With ``single_statement``, no transaction is needed for that: without BEGIN and COMMIT, the statement takes one
+        round trip to PostgreSQL instead of three.
         """
         reader = self._glance if single_statement else self._reader
         with self.translated(), self._usable(reader).begin() as connection:
@@ -86,12 +88,12 @@ class Database:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Convert errors from SQLAlchemy and the driver to errors of the store."""
+        """Convert errors from SQLAlchemy and the driver to the store's own errors."""
         try:
             yield
         except exc.SQLAlchemyError as error:
             raise _translate(error, self.url) from error
-        except self._driver.Error as error:  # from direct calls to the driver
+        except self._driver.Error as error:  # raised by direct calls to the driver
             _tell_damaged_text(error)
             known = exc.DBAPIError.instance(
                 None, None, error, self._driver.Error, dialect=self.engine.dialect
@@ -107,9 +109,9 @@ class Database:
         return Path(name)
 
     def keep_spare(self) -> None:
-        """Reserve disk space for an SQLite database, in a file beside it, if there is room.
+        """Reserve disk space for an SQLite database, in a file next to it, if there is enough space.
 
-        SQLite needs some space even to delete rows.
+        SQLite needs some disk space even to delete rows.
         """
         spare = self._spare()
         if spare is None or spare.exists():
@@ -123,7 +125,7 @@ class Database:
             spare.unlink(missing_ok=True)
 
     def give_spare(self) -> bool:
-        """Release the space reserved by :meth:`keep_spare`; return False if there is none."""
+        """Release the space reserved by :meth:`keep_spare`; return False if none is reserved."""
         spare = self._spare()
         if spare is None or not spare.exists():
             return False
@@ -153,7 +155,7 @@ def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgre
 
 
 def _parse(url: str) -> URL:
-    """Parse the URL; a bare path means SQLite. An unusable URL raises an error that names the remedy."""
+    """Parse the URL; a bare path means SQLite. The error for an unusable URL says how to correct it."""
     text = str(url).strip()
     if not text:
         raise StoreUnavailable(text, "the URL is empty", "give a path such as hpo.db, or a URL")
@@ -176,7 +178,7 @@ def _parse(url: str) -> URL:
         raise StoreUnavailable(
             text,
             f"{parsed.get_backend_name()!r} is not supported",
-            f"the databases are {' and '.join(DATABASES)}",
+            f"the supported databases are {' and '.join(DATABASES)}",
         )
     if parsed.get_backend_name() == "sqlite":
         _check_path(parsed, text)
@@ -184,7 +186,7 @@ def _parse(url: str) -> URL:
 
 
 def _with_driver(url: URL) -> URL:
-    """Use psycopg 3, the installed driver, unless the URL names another."""
+    """Use psycopg 3, the installed driver, unless the URL names another driver."""
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
@@ -214,7 +216,7 @@ def _check_file(url: URL, text: str) -> None:
 def _make_private(path: Path) -> None:
     """Create a new database file readable only by its user, unless ``HPO_UMASK`` says otherwise (octal, as umask(1)).
 
-    SQLite gives the files beside it the same permissions, and reports a folder that is not writable.
+    SQLite gives the files next to it the same permissions, and reports an error if the folder is not writable.
     """
     try:
         mask = int(os.environ.get("HPO_UMASK", "") or "077", 8)
@@ -252,15 +254,15 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _postgresql(url: URL, timeout_seconds: float) -> Engine:
-    """Create an engine that reconnects after losing the server; make the server end transactions of lost clients.
+    """Create an engine that reconnects after losing the server, and make the server end transactions of lost clients.
 
-    A machine that dies during a transaction would otherwise hold its locks until a network timeout, hours later.
+    Otherwise, a machine that dies during a transaction would hold its locks until a network timeout, hours later.
     """
     engine = create_engine(
         url,
         pool_size=_KEPT_CONNECTIONS,
         max_overflow=0,
-        pool_use_lifo=True,  # the most recently used connection has its statements prepared
+        pool_use_lifo=True,  # the most recently used connection has prepared statements
         connect_args={
             "connect_timeout": ceil(timeout_seconds),
             "keepalives_idle": 30,
@@ -289,9 +291,9 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _has_ended(connection: Any) -> bool:
-    """Return whether PostgreSQL has closed an idle connection: there is data to read, although no query was sent.
+    """Return whether PostgreSQL has closed an idle connection: if so, data can be read although no query was sent.
 
-    This costs one system call; a test statement (``pool_pre_ping``) would cost a round trip each time.
+    This check costs one system call; a test statement (``pool_pre_ping``) would cost a round trip each time.
     """
     if connection.closed:
         return True
@@ -306,7 +308,7 @@ def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001
     )
     connection.execute("PRAGMA foreign_keys = ON")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    # File systems without shared memory (some NFS, Lustre) keep a rollback journal, which needs FULL.
+    # File systems without shared memory (some NFS, Lustre) keep a rollback journal, which requires FULL.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
 
 
@@ -317,7 +319,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _tell_damaged_text(error: BaseException) -> None:
-    """Report text that is not UTF-8 as damage to its row, not to the database."""
+    """Report text that is not valid UTF-8 as damage to its row, not to the database."""
     if "decode to UTF-8" in str(error):
         raise DamagedRow("a row", "it holds text that is not UTF-8") from error
 
@@ -338,7 +340,7 @@ _WAYS_OUT = {
     "locked": "another process is writing: wait for it, or open with a larger timeout_seconds",
     "readonly": "make the file and its folder writable, or give another path",
     "unable to open": "check that the path is right and that you may read and write the file and its folder",
-    "not a database": "give the path of a new file, or of a database that largebatch made",
+    "not a database": "give the path of a new file, or of a database created by largebatch",
     "malformed": "the file is damaged: restore a copy, or give the path of a new file",
     "lock timeout": "another process is writing: wait for it, or open with a larger timeout_seconds",
     "terminating connection": "the server was stopped: once it is back, the next call reconnects",

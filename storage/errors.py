@@ -1,7 +1,7 @@
 """The errors of the store.
 
 StoreError
-  x StoreUnavailable   cannot be opened, or was lost: locked, full, no permission, no such server
+  x StoreUnavailable   cannot be opened, or connection lost: locked, full, no permission, no such server
       + SchemaTooNew   written by a newer release
   x NotFound           no such study, trial, forecast or plan
   x Conflict           contradicts what is stored already
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 
 
 class StoreError(Exception):
-    """The base of all errors of the store: something that it refuses or fails to do."""
+    """The base class of all errors of the store."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818  (reads better where it is caught)
-    """The database cannot be reached or used; the message names the database, the reason and the remedy."""
+    """The database cannot be reached or used; the message names the database, the cause and the remedy."""
 
     def __init__(self, url: str, cause: str, way_out: str) -> None:
         self.url = without_password(url)
@@ -34,7 +34,7 @@ class NoDatabaseFile(StoreUnavailable):
 
 
 class SchemaTooNew(StoreUnavailable):
-    """The database has a schema that this release does not know."""
+    """The database schema is newer than this release supports."""
 
     def __init__(self, url: str, revision: str, known: str) -> None:
         super().__init__(
@@ -49,19 +49,23 @@ class NotFound(StoreError):  # noqa: N818
 
 
 class Conflict(StoreError):  # noqa: N818
-    """The change contradicts what is stored, such as finishing a trial twice."""
+    """The change contradicts what is already stored, such as finishing a trial twice."""
 
 
 class LeaseLost(StoreError):  # noqa: N818
-    """A worker's lease on a study has ended and another may hold it: stop, and write no more."""
+    """A worker's lease on a study has ended and another worker may hold it: the worker must stop and write no more."""
 
 
 class InvalidRecord(StoreError, ValueError):  # noqa: N818
-    """A value that the tables do not accept: an unknown setting, a wrong type, a violated column constraint."""
+    """A value that the tables do not accept, such as an unknown setting, a wrong type, or a violated column
+    constraint.
+    """
 
 
 class DamagedRow(StoreError):  # noqa: N818
-    """A stored row that is not a valid record, damaged on disk or edited by hand; bulk readers skip and log it."""
+    """A stored row that is not a valid record, because it was damaged on disk or edited by hand; bulk reads skip and
+    log it.
+    """
 
     def __init__(self, what: str, cause: object) -> None:
         cause = getattr(cause, "cause", cause)
@@ -73,7 +77,7 @@ class DamagedRow(StoreError):  # noqa: N818
 
 
 def nearest_or_all(name: str, known: Iterable[str], kind: str) -> str:
-    """Return ``did you mean ...?``, or all known names, for the end of a message about an unknown name."""
+    """Return ``did you mean ...?``, or all known names, as the end of a message about an unknown name."""
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     if near:

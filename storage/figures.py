@@ -1,10 +1,10 @@
-"""The stored figures of a training: its convergence points, and the type, range and order of each figure.
+"""The stored figures of a trial: its convergence points, and the type, range and order of each figure.
 
-All inputs are validated by these rules: points and results sent over the network, programs' reports, imported past
-runs, outcomes of plans and tables of evidence. So are the rows of the tables, by CHECK constraints
-(``storage/schema/tables.py``). The bounds are far beyond any training, but small enough that nothing computed from the
-figures overflows or becomes 0: a million million samples per second make 3e19 samples in a year, and the largest
-published trainings process 1e13 tokens.
+All inputs are validated by these rules: points and results sent over the network, reports from programs, imported past
+runs, outcomes of plans, and tables of evidence. The rows of the tables are validated too, by CHECK constraints
+(``storage/schema/tables.py``). The bounds are far beyond any training run, but small enough that nothing computed from
+the figures overflows or becomes 0: 1e12 samples per second make 3e19 samples in a year, and the largest published
+training runs process 1e13 tokens.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BYTES_OF_A_POINT = 120
-"""Approximate size of a stored point, because a server's limits are in bytes."""
+"""Approximate size of a stored point in bytes, used for a server's limits in bytes."""
 
 LEAST = 1e-12
-"""The smallest positive amount: one sample in a million million."""
+"""The smallest positive amount: 1e-12 samples."""
 
 MOST = 10**13
-"""The most steps, epochs or seconds of a training: 317,000 years."""
+"""The maximum number of steps, epochs or seconds of a training run; as seconds, 317,000 years."""
 
 MOST_SAMPLES = 4 * 10**15
-"""The most samples of a training; a double counts them exactly (up to 2^53)."""
+"""The maximum number of samples of a training run; a double counts them exactly (up to 2^53)."""
 
 MOST_AMOUNT = 1e18
-"""The largest amount in a unit of the user's choice, and the most samples per second."""
+"""The largest amount in a user-defined unit, and the highest number of samples per second."""
 
 MOST_WHOLE = 2**31 - 1
-"""The largest batch and the most workers: the maximum of a 32-bit column."""
+"""The largest batch size and number of workers: the maximum of a 32-bit column."""
 
 MOST_BYTES = 10**18
-"""The most memory that a training may use, in bytes."""
+"""The maximum memory of a training run, in bytes."""
 
 MOST_MEASURES, LONGEST_MEASURE = 50, 100
-"""The most additional metrics that a trial may report when it ends, and the most characters in the name of one."""
+"""The maximum number of additional metrics that a trial may report when it ends, and the maximum length of
+their names.
+"""
 
 _SLACK = 1 + 1e-9  # tolerance for sums of floating-point epochs
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: a number from ``least`` to ``most``, inclusive; None if not measured."""
+    """A figure: a number from ``least`` to ``most``, inclusive, or None if not measured."""
 
     name: str
     least: float
@@ -55,7 +57,7 @@ class Figure:
     whole: bool = False
 
     def fault(self, value: Any) -> str:
-        """Return the rule that a value breaks, or "" if it breaks none."""
+        """Return the rule that a value violates, or "" if it violates none."""
         if value is None:
             return ""
         sound = isinstance(value, int if self.whole else (int, float)) and value is not True
@@ -67,7 +69,7 @@ class Figure:
 
     @property
     def rule(self) -> str:
-        """The condition of a CHECK constraint; NULL passes."""
+        """The condition of a CHECK constraint, which NULL satisfies."""
         return f"{self.name} BETWEEN {self.least} AND {self.most}"
 
 
@@ -83,7 +85,7 @@ POINT_FIGURES = (
     Figure("learning_rate", 0, MOST_AMOUNT),
     Figure("global_batch_size", 1, MOST_WHOLE, whole=True),
 )
-"""The figures of a convergence point; losses, metric and noise scale may be any number."""
+"""The figures of a convergence point; losses, metric and gradient noise scale may be any number."""
 
 
 def _came_of_it(
@@ -104,15 +106,15 @@ def _came_of_it(
 class TrialFigures:
     """The figures of a trial, each defined only here; None if not measured.
 
-    Database columns, ranges, results and records, the service's and client's answers, the tables of the page and of
-    `hpo trials`, and the exports are derived from this class. ``title`` is the heading of a figure's column, ``shown``
-    says whether the page has that column, and ``unit`` is the unit in exports and answers; without ``least``, a figure
-    may be any number.
+    Database columns, ranges, results and records, the answers of the service and client, the tables of the dashboard
+    page and of `hpo trials`, and the exports are derived from this class. ``title`` is the heading of a figure's
+    column, ``shown`` says whether the page has that column, and ``unit`` is the unit in exports and answers. Without
+    ``least``, a figure may be any number.
 
     ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance between
-    evaluations, so the target may have been reached up to that much earlier. ``memory_bytes`` is the peak memory of
-    the trial's first worker: on its accelerator or, if it has none, of its process. ``micro_batch_size`` is the size
-    that was found to fit in a program's memory, None if the requested size fitted.
+    evaluations, so the target may have been reached up to that much earlier. ``memory_bytes`` is the peak memory of the
+    trial's first worker: on its accelerator or, if it has none, of its process. ``micro_batch_size`` is the size that
+    was found to fit in a program's memory, None if the requested size fitted.
     """
 
     epochs_to_target: float | None = _came_of_it("Epochs to target", unit="epochs", least=LEAST)
@@ -134,7 +136,7 @@ class TrialFigures:
 
 @dataclass(frozen=True)
 class TrialField:
-    """One field of :class:`TrialFigures`, for the code that is derived from it."""
+    """One field of :class:`TrialFigures`, for code derived from that class."""
 
     name: str
     whole: bool
@@ -161,7 +163,7 @@ END_FIGURES = (
 """The figures of a trial that has ended."""
 
 LATER = frozenset({"memory_bytes", "micro_batch_size"})
-"""Figures of a trial whose columns and rule were added by a later revision of the schema."""
+"""Figures of a trial whose columns and rules were added by a later revision of the schema."""
 
 OUTCOME_FIGURES = (
     _EPOCHS_TO_TARGET,
@@ -172,7 +174,7 @@ OUTCOME_FIGURES = (
     Figure("nodes", 1, MOST_WHOLE, whole=True),
     Figure("samples_per_second", LEAST, MOST_AMOUNT),
 )
-"""The figures of a launch of a plan."""
+"""The figures of one launch of a plan."""
 
 PLAN_FIGURES = (
     *(
@@ -194,7 +196,7 @@ PLAN_FIGURES = (
     Figure("slot_seconds", 0, MOST),
     Figure("chance_in_slot", 0, 1),
 )
-"""The figures of a plan: how it splits its batch, and its expected results."""
+"""The figures of a plan: how it splits its batch, and the results it expects."""
 
 FORECAST_FIGURES = (
     Figure("global_batch_size", 1, MOST_WHOLE, whole=True),
@@ -203,7 +205,7 @@ FORECAST_FIGURES = (
 """The figures of a forecast; its settings and laws may be any numbers."""
 
 AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
-"""A figure above 0 in a unit of the user's choice, such as epochs to target in a table, or samples per second."""
+"""A figure above 0 in a user-defined unit, such as epochs to target in a table, or samples per second."""
 
 
 def check_rule_of_figures(figures: Iterable[Figure]) -> str:
@@ -212,13 +214,13 @@ def check_rule_of_figures(figures: Iterable[Figure]) -> str:
 
 
 def figures_fault(figures: Iterable[Figure], values: object) -> str:
-    """Return the first range that a record violates, or "" if there is none; missing figures are ignored."""
+    """Return the first range that a record violates, or "" if it violates none; missing figures are ignored."""
     faults = (figure.fault(getattr(values, figure.name, None)) for figure in figures)
     return next(filter(None, faults), "")
 
 
 def fault_of_measures(measures: Mapping[str, float] | None) -> str:
-    """Return the rule that the additional metrics of an ended trial break, or "" if they break none."""
+    """Return the rule that the additional metrics of an ended trial violate, or "" if they violate none."""
     if measures is None:
         return ""
     if len(measures) > MOST_MEASURES:
@@ -233,14 +235,14 @@ def fault_of_measures(measures: Mapping[str, float] | None) -> str:
 
 
 def fault_of_reached(epochs_to_target: float | None, epochs: float | None) -> str:
-    """Return the rule that is broken if a training reached its target after more epochs than it trained, else ""."""
+    """Return the violated rule if a trial reached its target after more epochs than it trained, otherwise ""."""
     if epochs_to_target is None or epochs is None or epochs_to_target <= epochs * _SLACK:
         return ""
     return f"epochs_to_target must not be above epochs, but got {epochs_to_target:g} of {epochs:g} epochs"
 
 
 class Point(Protocol):
-    """The fields of a convergence point that the rules use."""
+    """The fields of a convergence point that these rules check."""
 
     @property
     def step(self) -> int:
@@ -266,11 +268,12 @@ class Point(Protocol):
 def fault_of_points(
     points: Sequence[Point], *, before: Point | None = None, global_batch_size: int | None = None
 ) -> str:
-    """Return the first rule that a segment of a curve breaks, with the offending point, or "" if it breaks none.
+    """Return the first rule that a segment of a curve violates, with the offending point, or "" if it violates none.
 
     Within the segment, steps must increase, and samples, epochs and seconds must not decrease. ``before`` is the stored
-    point with the next lower step; after a restart from a checkpoint its clock may differ, so only samples and epochs
-    must not decrease from it. ``global_batch_size`` is given for a trial whose batch size does not change.
+    point with the next lower step; compared with it, only samples and epochs must not decrease, because the clock may
+    differ after a restart from a checkpoint. ``global_batch_size`` is given for a trial whose batch size does not
+    change.
     """
     previous: Point | None = None
     for point in points:
@@ -302,7 +305,7 @@ def _fault_of_order(before: Point, point: Point, names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConvergencePoint:
-    """One evaluation of a trial. A loss or metric that was not measured, or is not a number, is NaN."""
+    """One evaluation of a trial. A loss or metric is NaN if it was not measured or is not a number."""
 
     step: int
     samples: int
@@ -318,7 +321,7 @@ class ConvergencePoint:
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    """Convergence points of many trials in columns: arrays of shape (points,), sorted by trial, then by step.
+    """Convergence points of many trials as columns: arrays of shape (points,), sorted by trial, then by step.
 
     A figure that was not measured is NaN.
     """
@@ -339,7 +342,9 @@ class Convergence:
         return len(self.trial_id)
 
     def of(self, trial_id: int) -> Convergence:
-        """Return the points of one trial, as views into these arrays; of length 0 if there are none."""
+        """Return the points of one trial, as views into these arrays; the views are empty if the trial has
+        no points.
+        """
         first = self.trial_id.searchsorted(trial_id, "left")
         last = self.trial_id.searchsorted(trial_id, "right")
         columns = (getattr(self, column.name) for column in dataclasses.fields(self))

@@ -1,4 +1,4 @@
-"""The part of the Store for studies in the queue; ``statements.queue`` explains how a lease guards writes."""
+"""The part of the Store for queued studies; ``statements.queue`` explains how a lease guards writes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class QueueStore(Transactions):
 
         If ``event`` is given, a new study gets an event with this message, in the same transaction.
 
-        A repeated submission, with the same owner and ``idempotency_key`` or, without a key, the same spec, returns
-        the existing study. Raises :class:`Conflict` if the name is taken by another spec, owner or key, or the
-        key by another name.
+        A repeated submission, which has the same owner and ``idempotency_key`` or, without a key, the same spec,
+        returns the existing study. Raises :class:`Conflict` if the name is taken by another spec, owner or key, or if
+        the key was used for another name.
         """
         with self._write() as connection:
             submitted = submissions.submit(connection, new)
@@ -33,10 +33,10 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
-        """Take the next study, in the order that ``statements.queue.claim`` describes; None if there is none.
+        """Take the next study, in the order described in ``statements.queue.claim``; return None if there is none.
 
-        A study whose worker let its lease expire is taken over. An owner with ``per_owner`` leased
-        studies has to wait. ``worker`` is the unique name of one process.
+        A study whose worker let its lease expire is taken over. An owner who already has ``per_owner`` leased studies
+        has to wait. ``worker`` is the unique name of one process.
         """
         check_lease_seconds(lease_seconds)
         with self._read() as connection:
@@ -53,7 +53,7 @@ class QueueStore(Transactions):
             passed_over |= {found}
 
     def settle_studies(self) -> list[Study]:
-        """Cancel and return the studies with a cancellation request whose worker stopped responding.
+        """Cancel and return studies whose cancellation was requested and whose worker stopped responding.
 
         Their running trials go back into the queue. Where workers run, :meth:`claim_study` does this too.
         """
@@ -68,8 +68,8 @@ class QueueStore(Transactions):
     ) -> Lease | None:
         """Take this study, in any state, whether or not it is in the queue. Raises :class:`NotFound`.
 
-        Return None while a client holds a lease on one of its trials, or a worker holds a lease on the study, unless
-        that worker is ``instead_of``, which is known to be gone.
+        Return None while a client holds a lease on one of its trials, or while a worker holds a lease on the study,
+        unless that worker is ``instead_of``, which is known to have died.
         """
         check_lease_seconds(lease_seconds)
         with self._write() as connection:
@@ -79,16 +79,17 @@ class QueueStore(Transactions):
             return queue.take(connection, study, worker, lease_seconds, instead_of)
 
     def renew_lease(self, lease: Lease, *, lease_seconds: float) -> Lease:
-        """Renew the lease for ``lease_seconds`` from now; its study is refreshed, so that cancellation requests show.
+        """Renew the lease for ``lease_seconds`` from now, and refresh its study, so that cancellation requests become
+        visible.
 
-        Raises :class:`LeaseLost` if another worker took the study over, or the lease was revoked.
+        Raises :class:`LeaseLost` if another worker took the study over, or if the lease was revoked.
         """
         check_lease_seconds(lease_seconds)
         with self._database.write() as connection:
             return queue.renew(connection, lease, lease_seconds)
 
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
-        """End the lease and set the state, ``queued`` to let another worker continue. Raises :class:`LeaseLost`."""
+        """End the lease and set the state; ``queued`` lets another worker continue. Raises :class:`LeaseLost`."""
         if state == StudyState.RUNNING:
             raise InvalidRecord("a released study cannot stay running; give another state")
         with self._database.write() as connection:
@@ -97,28 +98,31 @@ class QueueStore(Transactions):
     def leased(self, lease: Lease) -> Self:
         """Return a store on the same connections whose writes raise :class:`LeaseLost` once the lease is lost.
 
-        A lease that has expired still counts as held until another worker takes the study over.
+        An expired lease still counts as held until another worker takes the study over.
         """
         return type(self)(self._database, lease)
 
     def request_cancel(self, study_id: int) -> Study:
-        """Cancel a study: at once, or through its worker, which sees ``cancel_requested``. Raises :class:`NotFound`.
+        """Cancel a study: immediately, or through its worker, which sees ``cancel_requested``. Raises
+        :class:`NotFound`.
 
-        A finished study stays as it is. A study that runs outside the queue is cancelled here, without notifying
-        its process.
+        A finished study is not changed. A study that runs outside the queue is cancelled in the database, without
+        notifying its process.
         """
         with self._write() as connection:
             return submissions.request_cancel(connection, study_id)
 
     def requeue_study(self, study_id: int) -> Study:
-        """Queue a study that has ended in any way. Raises :class:`NotFound`, or :class:`Conflict` while running."""
+        """Queue a study that has ended in any way. Raises :class:`NotFound`, or :class:`Conflict` while it
+        is running.
+        """
         with self._write() as connection:
             return submissions.requeue(connection, study_id)
 
     def delete_study(self, study_id: int) -> None:
         """Delete a study with all its data. Raises :class:`NotFound`, or :class:`Conflict` while it is running.
 
-        On a full disk, the space reserved by :meth:`keep_spare` makes room for it.
+        On a full disk, the space reserved by :meth:`keep_spare` makes the deletion possible.
         """
         try:
             with self._write() as connection:
@@ -134,13 +138,13 @@ class QueueStore(Transactions):
                 submissions.delete(connection, study_id)
 
     def keep_spare(self) -> None:
-        """Reserve disk space for :meth:`delete_study` of an SQLite database, if there is enough."""
+        """Reserve disk space that :meth:`delete_study` needs on SQLite, if there is enough."""
         self._database.keep_spare()
 
     def rename_study(self, study_id: int, name: str, spec: str) -> Study:
-        """Rename a study, with its ``spec`` under the new name; its earlier name becomes free.
+        """Rename a study and store its ``spec`` with the new name; the old name becomes free.
 
-        Raises :class:`NotFound`, or :class:`Conflict` while it is running or if the name is taken.
+        Raises :class:`NotFound`, or :class:`Conflict` if the study is running or the new name is taken.
         """
         with self._write() as connection:
             return submissions.rename(connection, study_id, name, spec)
@@ -154,6 +158,6 @@ class QueueStore(Transactions):
 
 
 def check_lease_seconds(lease_seconds: float) -> None:
-    """Raise :class:`InvalidRecord` unless this is a valid lease duration."""
+    """Raise :class:`InvalidRecord` unless the lease duration is valid."""
     if not 0 < lease_seconds < float("inf"):
         raise InvalidRecord(f"a lease must last for more than 0 seconds, but got {lease_seconds}")

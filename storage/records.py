@@ -1,7 +1,7 @@
 """The values that the store takes and returns: frozen dataclasses, one for each kind of record.
 
-A caller passes a ``New...`` record; the stored record adds the id and the time. Times are timezone-aware
-UTC. Epochs are samples processed divided by the data-set size; seconds are wall-clock time.
+A caller passes a ``New...`` record; the stored record adds the id and the time. Times are timezone-aware, in UTC.
+Epochs are samples processed divided by the data-set size; seconds are wall-clock time.
 """
 
 from __future__ import annotations
@@ -89,29 +89,29 @@ class StudyState(StrEnum):
 
 
 class TrialState(StrEnum):
-    """The state of a trial, and how it ended."""
+    """The state of a trial, including how it ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
     REACHED = "reached"  # the target was reached
     CENSORED = "censored"  # the budget ended before the target was reached
-    DIVERGED = "diverged"  # the loss blew up
+    DIVERGED = "diverged"  # the loss diverged
     PRUNED = "pruned"  # stopped early, because it was worse than others
     FAILED = "failed"  # crashed, which says nothing about the settings
 
     @property
     def finished(self) -> bool:
-        """Whether the trial has ended, in any way."""
+        """Whether the trial has ended, for whatever reason."""
         return self not in (TrialState.QUEUED, TrialState.RUNNING)
 
 
 class TrialPurpose(StrEnum):
-    """The purpose of a trial."""
+    """The purpose for which a trial was trained."""
 
     SWEEP = "sweep"  # the study's budget of trials, on its ladder
     RACE = "race"  # at the full-scale batch itself, to compare the best few settings
-    IMPORTED = "imported"  # trained elsewhere: evidence, but not part of the budget
-    OUTCOME = "outcome"  # the run of a plan, shown as a trial; not a row of the table of trials
+    IMPORTED = "imported"  # trained elsewhere; counts as evidence, but not towards the budget
+    OUTCOME = "outcome"  # the run of a plan, shown as a trial but not stored as one
 
 
 TRAINED_BY_THE_STUDY = (TrialPurpose.SWEEP, TrialPurpose.RACE)
@@ -132,24 +132,24 @@ class PlanKind(StrEnum):
     LINEAR_SCALING = (
         "linear_scaling"  # the best swept settings, learning rate proportional to the batch
     )
-    NO_SCALING = "no_scaling"  # the best swept settings as they are
+    NO_SCALING = "no_scaling"  # the best swept settings, unchanged
     IMPORTED = "imported"  # a run that others planned, read from their published results
     SQRT_SCALING = "sqrt_scaling"  # the best swept settings, learning rate proportional to the square root of the batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One sweep and everything that follows from it; ``spec`` is the study file's YAML text, unchanged.
+    """One sweep and everything derived from it; ``spec`` is the study file's YAML text, unchanged.
 
-    ``folder`` is the absolute path of the study file's folder, on the machine where the study was created; the study's
-    own modules, and data with a relative path, are looked up there. It is empty for a study that was submitted over the
+    ``folder`` is the absolute path of the study file's folder, on the machine where the study was created. The study's
+    own modules, and data with relative paths, are looked up there. It is empty for a study that was submitted over the
     network, because its sender cannot name a folder on the server.
 
     ``budget_trials`` is the number of trials in its budget, None if unknown.
 
-    ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
-    ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
-    outside the queue, or by clients that ask for its trials: no worker claims a study that is ``for_agents``.
+    ``queued_at`` is when it was last put in the queue, None for a study that its own process runs. ``attempts`` counts
+    the claims since then. A study that is running without a lease is run by a process outside the queue, or by clients
+    that ask for its trials: no worker claims a study that is ``for_agents``.
     """
 
     id: int
@@ -179,7 +179,7 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmittedStudy:
-    """A submitted study; ``created`` is False if the same submission was received before."""
+    """A submitted study; ``created`` is False if the same submission was already received earlier."""
 
     study: Study
     created: bool
@@ -189,8 +189,8 @@ class SubmittedStudy:
 class Lease:
     """A worker's claim on a study until ``expires_at``, to be renewed before then; see ``storage.statements.queue``.
 
-    ``study`` is the study as it was when the lease was taken or last renewed; ``taken_over`` says whether another
-    worker had it before and stopped responding.
+    ``study`` is the study as it was when the lease was taken or last renewed; ``taken_over`` says whether a previous
+    worker held it and stopped responding.
     """
 
     study: Study
@@ -202,7 +202,7 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySummary:
-    """A study with a summary of its trials: counts by state, the fewest epochs to target, the samples processed."""
+    """A study with a summary of its trials: counts by state, the fewest epochs to target, and the samples processed."""
 
     study: Study
     trials: Mapping[TrialState, int]
@@ -214,10 +214,10 @@ class StudySummary:
 class NewStudy:
     """A study to be created or submitted; the later fields describe the submission.
 
-    ``threshold`` is the target's value of ``metric``, ``spec`` the text of the study file, ``folder`` that file's
+    ``threshold`` is the target value of ``metric``, ``spec`` the text of the study file, and ``folder`` that file's
     folder. ``budget_trials`` is the number of trials in its budget; ``max_samples`` and ``max_accelerator_hours`` limit
-    its usage. A study with a higher ``priority`` goes first among its owner's studies, and with one above 10 also
-    among those of all owners. No worker claims a study that is ``for_agents``.
+    its usage. Among its owner's studies, a study with a higher ``priority`` goes first; a priority above 10 ranks it
+    before the studies of all owners. No worker claims a study that is ``for_agents``.
     """
 
     name: str
@@ -238,7 +238,7 @@ class NewStudy:
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
-    """One training to do; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``).
+    """A trial to be trained; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``).
 
     ``purpose`` is one of :class:`TrialPurpose`.
     """
@@ -268,7 +268,7 @@ class TrialResult(TrialFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(TrialFigures):
-    """One training of one recipe at one global batch size with one seed; ``number`` counts from 0.
+    """One training run of one recipe at one global batch size with one seed; ``number`` counts from 0.
 
     ``measures`` holds the metrics of its last evaluation other than the target's, None if they were not reported.
     """
@@ -289,12 +289,12 @@ class Trial(TrialFigures):
 
     @cached_property
     def settings_key(self) -> str:
-        """The key of the trial's settings, as :func:`settings_key` returns it."""
+        """The key of the trial's settings, from the function :func:`settings_key`."""
         return settings_key(self.settings)
 
 
 def settings_key(settings: Mapping[str, Any]) -> str:
-    """Return the settings as one string that is the same for equal settings, however they are written.
+    """Return the settings as one string that is the same for equal settings, however they are represented.
 
     User-defined settings may be grouped under ``own``, as in a new trial, or stand next to the others, as in a stored
     one. An int equals the float of the same value, a list equals a tuple, and null equals a missing setting.
@@ -310,10 +310,10 @@ def settings_key(settings: Mapping[str, Any]) -> str:
 
 
 def training_key(trial: Trial | NewTrial) -> tuple[int, int, str] | None:
-    """Return batch size, seed and settings: a study trains, and counts, each such combination only once.
+    """Return batch size, seed and settings: a study trains and counts each such combination only once.
 
-    Return None for a trial that the study did not train itself, as every imported run and every outcome of a plan
-    counts separately.
+    Return None for a trial that the study did not train itself, because imported runs and outcomes of plans always
+    count separately.
     """
     if trial.purpose not in TRAINED_BY_THE_STUDY:
         return None
@@ -329,10 +329,10 @@ def _one_way(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialLease:
-    """A leased trial, with the key under which its holder writes; see ``storage.statements.trial_leases``.
+    """A leased trial, with the key that authorizes its holder's writes; see ``storage.statements.trial_leases``.
 
     The lease lasts until ``expires_at``, ``seconds`` after its last renewal. ``vanished`` counts the holders that
-    stopped responding while they had the trial.
+    stopped responding while they held the trial.
     """
 
     trial: Trial
@@ -356,7 +356,7 @@ class Law:
 
 @dataclass(frozen=True)
 class SettingForecast:
-    """The value forecast for one setting, with its 90 % interval."""
+    """The forecast value of one setting, with its 90 % interval."""
 
     name: str
     median: float
@@ -366,7 +366,7 @@ class SettingForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class NewForecast:
-    """Settings and epochs to target at a global batch size not yet run, each with a 90 % interval."""
+    """Forecast settings and epochs to target at an untrained global batch size, each with a 90 % interval."""
 
     study_id: int
     global_batch_size: int
@@ -381,7 +381,7 @@ class NewForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredForecast(NewForecast):
-    """A forecast as stored."""
+    """A forecast record, as returned by the store."""
 
     id: int
     created_at: datetime
@@ -391,11 +391,11 @@ class StoredForecast(NewForecast):
 class NewPlan:
     """The complete settings of a run on a machine, with the expected results if there are any.
 
-    A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline may lack both.
-    ``directory`` holds the launch script. ``micro_batch_size`` is None if no gradients are accumulated.
-    ``ranks_per_node`` of 0 becomes workers divided by nodes, rounded up. ``slot_seconds`` is the time for which the
-    machine is available, and ``chance_in_slot`` the probability of finishing in that time; ``limited_by`` says what
-    limits the speed; ``details`` is JSON.
+    A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline may lack both. ``directory``
+    holds the launch script. ``micro_batch_size`` is None if no gradients are accumulated. If ``ranks_per_node`` is 0,
+    it is replaced by workers divided by nodes, rounded up. ``slot_seconds`` is the time for which the machine is
+    available, and ``chance_in_slot`` the probability of finishing within that time; ``limited_by`` says what limits the
+    speed; ``details`` is JSON.
     """
 
     study_id: int
@@ -430,7 +430,7 @@ class NewPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredPlan(NewPlan):
-    """A plan as stored."""
+    """A plan record, as returned by the store."""
 
     id: int
     created_at: datetime
@@ -440,8 +440,7 @@ class StoredPlan(NewPlan):
 class NewOutcome:
     """The outcome of one launch of a plan; ``epochs_to_target`` is given if and only if ``state`` is reached.
 
-    ``restarts`` counts how often the launch resumed from a checkpoint; ``source`` says where an imported outcome comes
-    from.
+    ``restarts`` counts how often the launch resumed from a checkpoint; ``source`` is the origin of an imported outcome.
     """
 
     plan_id: int
@@ -477,10 +476,10 @@ class Outcome(NewOutcome):
 class CalibrationRow:
     """A plan's prediction and the means of its outcomes.
 
-    ``runs`` counts the outcomes, ``reached`` those that reached the target; the observed means are over the
-    latter only. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval; it is None if
-    that is unknown (nothing was predicted, every run crashed, or the budget ended too early to tell).
-    ``inside_seconds`` says the same of the mean seconds of the runs that reached the target.
+    ``runs`` counts the outcomes, and ``reached`` those that reached the target; the observed means cover only the
+    latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval; it is None if that is
+    unknown (nothing was predicted, every run crashed, or the budget ended too early to tell). ``inside_seconds`` says
+    the same of the mean seconds of the runs that reached the target.
     """
 
     plan_id: int

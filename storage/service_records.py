@@ -1,6 +1,6 @@
 """The service's records other than studies: events, tokens, workers and measured throughputs.
 
-They are frozen dataclasses like those in ``storage.records``, which re-exports them.
+These records are frozen dataclasses like those in ``storage.records``, which re-exports them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, to one study or to the service; later events have larger ids.
+    """An event of one study or of the service; later events have larger ids.
 
     ``study_name`` is "" for an event of the service. ``data`` holds plain JSON values.
     """
@@ -40,7 +40,7 @@ class NewToken:
 
 @dataclass(frozen=True, kw_only=True)
 class Token(NewToken):
-    """A token as stored."""
+    """A token record, as returned by the store."""
 
     id: int
     created_at: datetime
@@ -50,7 +50,7 @@ class Token(NewToken):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerBeat:
-    """A heartbeat of the worker process ``name``, with the study that it is working on."""
+    """A heartbeat from the worker process ``name``, with the study that it is working on."""
 
     name: str
     host: str
@@ -71,7 +71,7 @@ class WorkerRecord(WorkerBeat):
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """The usage of a study so far; each trial counts one accelerator, each launch as many as it had workers."""
+    """The usage of a study so far; each trial counts as one accelerator, each launch as many as its workers."""
 
     samples: int
     accelerator_seconds: float
@@ -80,11 +80,12 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadCost:
-    """The cost of one sample of a workload.
+    """The cost of processing one sample of a workload.
 
-    ``flops_per_sample`` counts the floating-point operations, forward and backward, two per multiply-add;
-    ``sample_bytes`` is what is read from storage per sample; ``host_seconds_per_sample`` is the time that one processor
-    core takes to decode and augment a sample; ``evaluation_samples`` is the number of samples in one evaluation.
+    ``flops_per_sample`` counts the floating-point operations of the forward and backward passes, two per multiply-add;
+    ``sample_bytes`` is the number of bytes read from storage per sample; ``host_seconds_per_sample`` is the time that
+    one processor core takes to decode and augment a sample; ``evaluation_samples`` is the number of samples in one
+    evaluation.
     """
 
     parameters: int
@@ -98,7 +99,7 @@ class WorkloadCost:
 
 @dataclass(frozen=True, kw_only=True)
 class NewThroughput:
-    """A measured training speed; ``source`` says where it comes from, such as an outcome or a published result."""
+    """A measured training speed; ``source`` gives its origin, such as an outcome or a published result."""
 
     machine: str
     workload: str
@@ -112,7 +113,7 @@ class NewThroughput:
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput(NewThroughput):
-    """A measured speed as stored."""
+    """A measured training speed, as returned by the store."""
 
     id: int
     created_at: datetime
@@ -120,7 +121,7 @@ class Throughput(NewThroughput):
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Totals of the whole database: studies and trials by state, convergence points, the start of the longest wait.
+    """Totals of the whole database: studies and trials by state, convergence points, and the start of the longest wait.
 
     ``oldest_queued`` is None if no study is in the queue.
     """

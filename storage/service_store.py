@@ -30,7 +30,7 @@ from storage.transactions import Transactions
 
 
 class ServiceStore(Transactions):
-    """Pages for many readers, and the service's own records."""
+    """Paginated reads of studies and trials, and the service's own records."""
 
     # pages
 
@@ -64,7 +64,7 @@ class ServiceStore(Transactions):
         order: str = "number",
         descending: bool = False,
     ) -> list[Trial]:
-        """Return trials ordered by any column, those without a value last; none for an unknown study.
+        """Return trials ordered by any column, those without a value last; return none for an unknown study.
 
         ``after`` is the number of the last trial of the previous page (:class:`NotFound` if it does not exist); an
         ``order`` that is not a column raises :class:`InvalidRecord`.
@@ -88,7 +88,7 @@ class ServiceStore(Transactions):
             return pages.usage(connection, study_id)
 
     def stored_bytes(self, owner: str) -> int:
-        """Estimate the bytes of an owner's studies, from the numbers of trials, points, plans and events."""
+        """Estimate the bytes used by an owner's studies from the numbers of trials, points, plans and events."""
         with self._read() as connection:
             return overview.stored_bytes(connection, owner)
 
@@ -119,13 +119,15 @@ class ServiceStore(Transactions):
     def events(
         self, *, after: int = 0, study_id: int | None = None, limit: int = 500
     ) -> list[Event]:
-        """Return events with an id above ``after``, oldest first; calling again with the last id misses none."""
+        """Return events with ids above ``after``, oldest first; a caller that passes the last id received
+        misses none.
+        """
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
             return events.after(connection, after, study_id, limit)
 
     def last_event_id(self) -> int:
-        """Return the id of the newest event, 0 if there is none."""
+        """Return the id of the newest event, 0 if there are no events."""
         with self._read(single_statement=True) as connection:
             return overview.last_event_id(connection)
 
@@ -147,7 +149,7 @@ class ServiceStore(Transactions):
             return tokens.every(connection, owner)
 
     def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
-        """Return the existing tokens that are neither revoked nor expired."""
+        """Return the ids of the given tokens that exist and are neither revoked nor expired."""
         with self._read(single_statement=True) as connection:
             return tokens.valid(connection, token_ids)
 
@@ -157,7 +159,7 @@ class ServiceStore(Transactions):
             tokens.revoke(connection, token_id)
 
     def touch_token(self, token_id: int) -> None:
-        """Store that a token was used, to the minute, so that a busy client does not write at every request."""
+        """Record when a token was used, to the minute, so that a busy client does not write at every request."""
         with self._read(single_statement=True) as connection:
             stale = tokens.is_stale(connection, token_id)
         if stale:
@@ -165,7 +167,7 @@ class ServiceStore(Transactions):
                 tokens.touch(connection, token_id)
 
     def add_session(self, digest: str, token_id: int, expires_at: datetime) -> None:
-        """Store a session for a token, by the digest of the session's secret."""
+        """Store a session for a token, under the digest of the session's secret."""
         with self._write() as connection:
             sessions.add(connection, digest, token_id, expires_at)
 
@@ -206,7 +208,7 @@ class ServiceStore(Transactions):
             return speeds.every(connection, machine, workload)
 
     def keep_cost(self, study_id: int, cost: WorkloadCost) -> None:
-        """Store the cost of a sample of the study's workload, replacing an earlier one. Raises :class:`NotFound`."""
+        """Store the cost of a sample of the study's workload, replacing any earlier cost. Raises :class:`NotFound`."""
         with self._write() as connection:
             speeds.keep_cost(connection, study_id, cost)
 

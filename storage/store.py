@@ -1,8 +1,8 @@
-"""Store: studies and everything that belongs to them, on SQLite and PostgreSQL.
+"""The Store: studies and everything that belongs to them, on SQLite and PostgreSQL.
 
-Its parts are this module for studies, trials, forecasts and plans, ``storage.queue_store`` for the queue, and
-``storage.service_store`` for the service. The SQL statements are in ``storage.statements``, in one module for each
-kind of record.
+The Store is split into this module for studies, trials, forecasts and plans, ``storage.queue_store`` for the queue, and
+``storage.service_store`` for the service. The SQL statements are in ``storage.statements``, in one module for each kind
+of record.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ class Store(QueueStore, ServiceStore):
 
     **Threads and processes.** Several threads may share one store. Several processes may use one database, each with a
     store that it opened itself; a forked process must open its own, too. A store has no state besides its connections:
-    the next read of any process sees what another has written.
+    each read sees everything that other processes have committed.
 
     **Transactions.** A writing method takes effect as a whole or not at all, and is committed once it has returned. A
     reading method sees one consistent state of the database.
 
-    **Access.** Every process that opens a database may read all of it. A study that a worker holds under a lease is
-    written by that worker through :meth:`leased`, which checks the lease within each writing transaction, so that a
-    worker that lost its lease changes nothing. Convergence, results and states of its trials belong to the process that
-    runs the study; requests to cancel, events, tokens and heartbeats may come from any process. A trial that has ended,
-    a forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
-    failed; :meth:`delete_study` removes them with their study.
+    **Access.** Every process that opens a database may read all of it. A worker that holds a lease on a study writes to
+    it through :meth:`leased`, which checks the lease within each writing transaction, so that a worker that lost its
+    lease changes nothing. Convergence, results and states of its trials belong to the process that runs the study;
+    requests to cancel, events, tokens and heartbeats may come from any process. Ended trials, forecasts, plans and
+    outcomes are never changed again, except that :meth:`retry_failed` queues failed trials; :meth:`delete_study`
+    removes them with their study.
 
     **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable` if the database is lost, or locked for
     longer than the store's time-out, and every writing method :class:`storage.errors.InvalidRecord` for a value that
     the tables do not accept. A leased store's writing methods raise :class:`storage.errors.LeaseLost`. Other errors are
-    documented with the methods that raise them. All errors are subclasses of :class:`storage.errors.StoreError`; none
-    comes from a database driver.
+    documented with the methods that raise them. All errors are subclasses of :class:`storage.errors.StoreError`; driver
+    errors are converted.
     """
 
     # opening and closing
@@ -88,8 +88,8 @@ class Store(QueueStore, ServiceStore):
     ) -> Self:
         """Open a database, and create or upgrade it if needed; a bare path means SQLite.
 
-        Raises :class:`StoreUnavailable` if that is impossible, and :class:`SchemaTooNew` if a newer release wrote it.
-        Without ``create``, a database that does not exist or has no tables yet also raises
+        Raises :class:`StoreUnavailable` if the database cannot be opened, and :class:`SchemaTooNew` if a newer release
+        wrote it. Without ``create``, a database that does not exist or has no tables yet also raises
         :class:`StoreUnavailable`, and is not created. A write waits up to ``timeout_seconds`` for other writers.
         ``clock`` replaces the clock of the database (``storage.statements.clock``).
         """
@@ -131,12 +131,12 @@ class Store(QueueStore, ServiceStore):
             return studies.create(connection, new)
 
     def study(self, name: str) -> Study:
-        """Return the study with that name. Raises :class:`NotFound`, which suggests the nearest name."""
+        """Return the study with the given name. Raises :class:`NotFound`, which suggests the closest name."""
         with self._read(single_statement=True) as connection:
             return studies.by_name(connection, name)
 
     def study_by_id(self, study_id: int) -> Study:
-        """Return the study with that id, the ``study_id`` of trials and plans. Raises :class:`NotFound`."""
+        """Return the study with the given id, which trials and plans have as ``study_id``. Raises :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return studies.by_id(connection, study_id)
 
@@ -152,7 +152,7 @@ class Store(QueueStore, ServiceStore):
         folder: str | None = None,
         budget_trials: int | None = None,
     ) -> None:
-        """Replace the spec of a study, for example to enlarge its budget, and its folder if one is given.
+        """Replace the spec of a study, for example to increase its budget, and its folder if one is given.
 
         ``budget_trials`` is the number of trials in the new spec. Raises :class:`NotFound`.
         """
@@ -168,7 +168,7 @@ class Store(QueueStore, ServiceStore):
     # trials
 
     def add_trials(self, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-        """Queue trials; their numbers continue the study's, even with several processes. Raises :class:`NotFound`.
+        """Queue trials with the study's next numbers, even if several processes add trials. Raises :class:`NotFound`.
 
         Raises :class:`Conflict` if the study already has a trial with the same settings, batch size and seed
         (:func:`storage.records.training_key`), whichever client requested that trial and however it ended.
@@ -182,12 +182,12 @@ class Store(QueueStore, ServiceStore):
             trials.start(connection, ids)
 
     def record(self, points: Mapping[int, Sequence[ConvergencePoint]]) -> None:
-        """Write points by trial id, all or none, replacing those at the same step. Raises :class:`NotFound`."""
+        """Write points by trial id, all or none, replacing points at the same step. Raises :class:`NotFound`."""
         with self._write() as connection:
             convergence.upsert(connection, points)
 
     def record_columns(self, points: Convergence) -> None:
-        """Write points like :meth:`record`, from columns.
+        """Write points like :meth:`record`, but from columns.
 
         The columns are arrays of shape (points,), in any order, with NaN for figures that were not measured. This is
         the fastest way to write many points. If a trial has two points at one step, the later one is stored.
@@ -228,7 +228,7 @@ class Store(QueueStore, ServiceStore):
             ]
 
     def requeue_running(self, study_id: int) -> list[Trial]:
-        """Queue the running trials of a study whose process died, and return them; their points stay.
+        """Queue and return the running trials of a study whose process died; their points stay.
 
         Ends the leases on unfinished trials. Raises :class:`NotFound`.
         """
@@ -238,10 +238,10 @@ class Store(QueueStore, ServiceStore):
             return requeued
 
     def retry_failed(self, study_id: int) -> list[Trial]:
-        """Queue the trials that the study trained and that failed, without their points, as if they were new.
+        """Queue the failed trials that the study trained itself, without their points, as if they were new.
 
-        Returns them. Raises :class:`NotFound`, or :class:`Conflict` while the study is running, except on its leased
-        store.
+        Returns these trials. Raises :class:`NotFound`, or :class:`Conflict` while the study is running, except on its
+        leased store.
         """
         with self._write() as connection:
             if self._lease is None:
@@ -257,7 +257,7 @@ class Store(QueueStore, ServiceStore):
         states: Collection[TrialState] | None = None,
         purpose: str | None = None,
     ) -> list[Trial]:
-        """Return trials by number, filtered by states or purpose if given; none for an unknown study."""
+        """Return trials by number, filtered by states or purpose if given; return none for an unknown study."""
         with self._read(single_statement=True) as connection:
             return trials.select_all(connection, study_id, states, purpose)
 
@@ -272,11 +272,13 @@ class Store(QueueStore, ServiceStore):
             return trials.count(connection, study_id, purpose)
 
     def own_settings(self, study_id: int) -> list[tuple[int, TrialState, Mapping[str, Any]]]:
-        """Return batch size, state and user-defined settings of each trial, by number; none for an unknown study."""
+        """Return the batch size, state and user-defined settings of each trial, by number; return none for an unknown
+        study.
+        """
         with self._read(single_statement=True) as connection:
             return trials.own_settings(connection, study_id)
 
-    # trials, each under its own lease
+    # trials under their own leases
 
     def lease_trial(
         self,
@@ -290,10 +292,10 @@ class Store(QueueStore, ServiceStore):
     ) -> TrialLease | None:
         """Lease the queued trial with that number, or a new one, to a client with a secret, unique ``key``.
 
-        The same key gets the same trial. Returns None if the trial is no longer queued, or if the study's number of
-        trials with the new trial's purpose differs from ``known``; the caller must then read again. Once a trial is
-        leased, the study is for agents, and no worker claims it. Raises :class:`Conflict` if a worker runs the study or
-        it has ended, and :class:`NotFound`.
+        The same key always gets the same trial. Returns None if the trial is no longer queued, or if the study's number
+        of trials with the new trial's purpose differs from ``known``; the caller must then read again. Once a trial is
+        leased, the study is reserved for clients that ask for trials, and no worker claims it. Raises :class:`Conflict`
+        if a worker runs the study or the study has ended, and :class:`NotFound`.
         """
         check_lease_seconds(lease_seconds)
         with self._write() as connection:
@@ -308,7 +310,7 @@ class Store(QueueStore, ServiceStore):
             )
 
     def leased_trial(self, study_id: int, key: str) -> TrialLease | None:
-        """Return the trial that ``key`` holds, or held when it ended; None if there is none or another key has it."""
+        """Return the trial that ``key`` holds, or held when it ended; None if there is none or another key holds it."""
         with self._read() as connection:
             return trial_leases.of_key(connection, study_id, key)
 
@@ -326,9 +328,9 @@ class Store(QueueStore, ServiceStore):
         lease_seconds: float,
         points: Sequence[ConvergencePoint] = (),
     ) -> TrialLease:
-        """Renew the lease on a trial, and write its points, replacing those at the same step.
+        """Renew the lease on a trial and write its points, replacing points at the same step.
 
-        Raises :class:`LeaseLost` if another key holds the trial or it has ended, and :class:`NotFound`.
+        Raises :class:`LeaseLost` if another key holds the trial or if it has ended, and :class:`NotFound`.
         """
         check_lease_seconds(lease_seconds)
         with self._write() as connection:
@@ -365,7 +367,7 @@ class Store(QueueStore, ServiceStore):
     def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
         """Queue trials whose holders stopped responding; a trial that lost more than ``most_vanished`` holders fails.
 
-        Returns them in their new state. Raises :class:`NotFound`.
+        Returns these trials in their new state. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             return trial_leases.expire(connection, study_id, most_vanished)
@@ -373,7 +375,7 @@ class Store(QueueStore, ServiceStore):
     # convergence
 
     def convergence(self, trial_ids: Sequence[int]) -> Convergence:
-        """Return the points of many trials in columns, by trial and step; an unknown trial has none."""
+        """Return the points of many trials in columns, by trial and step; an unknown trial has no points."""
         with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
             return convergence.read(connection, trial_ids)
 
@@ -383,7 +385,7 @@ class Store(QueueStore, ServiceStore):
             return convergence.read_before(connection, trial_id, step)
 
     def points(self, trial_id: int) -> list[ConvergencePoint]:
-        """Return the points of one trial, by step. Raises :class:`NotFound`."""
+        """Return the points of one trial, ordered by step. Raises :class:`NotFound`."""
         with self._read() as connection:
             return convergence.read_points(connection, trial_id)
 
@@ -395,7 +397,7 @@ class Store(QueueStore, ServiceStore):
             return forecasts.add(connection, new)
 
     def forecasts(self, study_id: int) -> list[StoredForecast]:
-        """Return the forecasts of a study, oldest first; none for an unknown study."""
+        """Return the forecasts of a study, oldest first; return none for an unknown study."""
         with self._read() as connection:
             return forecasts.of_study(connection, study_id)
 
@@ -405,12 +407,12 @@ class Store(QueueStore, ServiceStore):
             return plans.add(connection, new)
 
     def plan(self, plan_id: int) -> StoredPlan:
-        """Return the plan with that id. Raises :class:`NotFound`, which lists the newest plans."""
+        """Return the plan with the given id. Raises :class:`NotFound`, which lists the newest plans."""
         with self._read() as connection:
             return plans.by_id(connection, plan_id)
 
     def plans(self, study_id: int) -> list[StoredPlan]:
-        """Return the plans of a study, oldest first; none for an unknown study."""
+        """Return the plans of a study, oldest first; return none for an unknown study."""
         with self._read() as connection:
             return plans.of_study(connection, study_id)
 
@@ -443,21 +445,21 @@ class Store(QueueStore, ServiceStore):
         seconds: float,
         instead_of: str | None = None,
     ) -> str | None:
-        """Take or renew the run of a plan with a seed; return None on success, else the current holder.
+        """Take or renew the run of a plan with a seed; return None on success, otherwise the current holder.
 
-        The run is free again after ``seconds`` without a renewal; a process that knows that the holder is gone takes
-        it by naming that holder as ``instead_of``. Raises :class:`NotFound`.
+        The run becomes free after ``seconds`` without a renewal. A process that knows that the holder has died takes
+        the run by naming that holder as ``instead_of``. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             return plan_runs.take(connection, plan_id, seed, holder, seconds, instead_of)
 
     def release_plan_run(self, plan_id: int, seed: int, holder: str) -> None:
-        """Release the run; do nothing if another process holds it."""
+        """Release the run of a plan; do nothing if another process holds it."""
         with self._write() as connection:
             plan_runs.release(connection, plan_id, seed, holder)
 
     def keep_fit(self, study_id: int, fingerprint: str, content: str) -> None:
-        """Store laws fitted to the evidence with that fingerprint, or an answer computed from them.
+        """Store laws fitted to the evidence with the given fingerprint, or an answer computed from them.
 
         The oldest fits are deleted. Raises :class:`NotFound`.
         """
@@ -465,11 +467,13 @@ class Store(QueueStore, ServiceStore):
             fits.keep(connection, study_id, fingerprint, content)
 
     def fit(self, study_id: int, fingerprint: str) -> str | None:
-        """Return the fit that :meth:`keep_fit` stored; None if there is none with that fingerprint."""
+        """Return the fit stored by :meth:`keep_fit`; None if no fit has that fingerprint."""
         with self._read() as connection:
             return fits.find(connection, study_id, fingerprint)
 
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
-        """Return each plan that has outcomes, with their means, oldest first; of one study only if it is given."""
+        """Return each plan that has outcomes, with the means of its outcomes, oldest first; only those of one study if
+        it is given.
+        """
         with self._read() as connection:
             return calibration.rows(connection, study_id)

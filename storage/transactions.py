@@ -1,4 +1,4 @@
-"""The base of every part of the Store: transactions, guarded by a lease if there is one."""
+"""The base class of every part of the Store: transactions, guarded by a lease if there is one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.statements import queue
 
 
 class Transactions:
-    """Reading and writing transactions on one database, for the parts of the Store."""
+    """Reading and writing transactions on one database, used by all parts of the Store."""
 
     def __init__(self, database: Database, lease: Lease | None = None) -> None:
         self._database = database
@@ -26,7 +26,7 @@ class Transactions:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """Open a writing transaction that holds the lease, if there is one, for its whole duration."""
+        """Open a writing transaction that checks and locks the lease, if there is one, until its end."""
         with self._database.write() as connection:
             if self._lease is not None:
                 queue.check(connection, self._lease)

@@ -1,15 +1,15 @@
-"""The order of tests, the cost limit of a test, and what tests share: a private PostgreSQL and a Ray.
+"""Order the tests, limit the cost of each, and provide what they share: a private PostgreSQL and a Ray instance.
 
-Marks state the cost of a test; ``postgres`` and ``browser`` follow from its fixtures. A run ends with the names of the
-tests without a mark that take more than :data:`DEAR_SECONDS` of processor time; beyond :data:`MOST_SECONDS`, which a
-short test does not reach even on a busy machine, they fail.
+Marks state the cost of a test; ``postgres`` and ``browser`` are set from its fixtures. At the end, a run lists the
+tests without a mark that took more than :data:`DEAR_SECONDS` of processor time. Such a test fails if it took more than
+:data:`MOST_SECONDS`, which a short test does not reach even on a busy machine.
 """
 
 from __future__ import annotations
 
 import os
 
-# the processes of a run share the cores, and processes started by tests should not compile the project again each time
+# the processes of a run share the cores, and processes started by tests should not recompile the project each time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -28,16 +28,16 @@ from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from search_spaces.plugins import TAKEN
 from storage.store import Store
 
-# also in the processes that tests start, as tests compare with numbers computed on the CPU
+# this also affects processes that tests start, as tests compare with numbers computed on the CPU
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-# how long an example takes depends on the machine, and on whether coverage is measured
+# the time an example takes depends on the machine, and on whether coverage is measured
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 MARKS = ("slow", "medium", "fit", "postgres", "processes", "browser")
 DEAR_SECONDS, MOST_SECONDS = 2.0, 30.0
-"""Limits on the processor time of a test without a mark, with its child processes; most take a tenth of a second."""
+"""Limits on the processor time of an unmarked test and its child processes; most tests take a tenth of a second."""
 
 
 ONE_RAY_PROGRAMS = (
@@ -75,9 +75,9 @@ COSTLY = {
     ("planning/test_sweep_scripts.py",): 19,
     ("interfaces/test_python_api.py",): 17,
 }
-"""Seconds that the files with the longest tests take in `make test`, of three processes on two cores: they run first.
+"""Seconds that the slowest test files take in `make test` with three processes on two cores; these files run first.
 
-Files that stand together share one Ray (:func:`one_ray`) where one process runs them.
+Files listed together share one Ray instance (:func:`one_ray`) if one process runs them.
 """
 COSTLY_IF_SLOW = {
     ONE_RAY_TRAININGS: 400,
@@ -108,13 +108,13 @@ COSTLY_IF_SLOW = {
     ("service/test_openapi.py",): 33,
     ("extrapolation/test_warmup_law.py",): 20,
 }
-"""Those of the tests that are marked slow."""
+"""Seconds that the files with the longest tests marked slow take."""
 
 TESTS = Path(__file__).parent
 
 
 def marks_of(file: Path) -> set[str]:
-    """The marks of all tests of a file, which its ``pytestmark`` names; read without importing it."""
+    """Return the marks in a file's ``pytestmark``, which apply to all its tests, without importing the file."""
     if file.suffix != ".py" or not file.is_relative_to(TESTS):
         return set()
     line = re.search(r"^pytestmark = (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
@@ -124,7 +124,7 @@ def marks_of(file: Path) -> set[str]:
 def excluded(file: Path, expression: str) -> bool:
     """Whether ``-m`` excludes every test of a file: by ``not MARK``, ``not (MARK or MARK ...)`` or ``slow``.
 
-    For the first two by the file's ``pytestmark``; for the last where the file does not contain the mark at all.
+    The first two forms are compared with the file's ``pytestmark``; ``slow`` excludes a file that never uses that mark.
     """
     if expression.strip() == "slow":
         return file.name.startswith("test_") and "mark.slow" not in file.read_text(encoding="utf-8")
@@ -133,12 +133,12 @@ def excluded(file: Path, expression: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import what is excluded: with its libraries that takes as long as many tests."""
+    """Skip the import of excluded files: with their libraries, it takes as long as many tests."""
     return excluded(collection_path, config.getoption("markexpr")) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use PostgreSQL or a browser; with several processes put the costly tests first."""
+    """Mark tests that use PostgreSQL or a browser; if there are several processes, put the expensive tests first."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -169,11 +169,11 @@ def place_of(test: str) -> str:
 def dealt(
     tests: Sequence[str], processes: int, costs: Mapping[tuple[str, ...], float] = COSTLY
 ) -> list[int]:
-    """Return the best order of tests, as positions in ``tests``: costly files first, spread evenly over the processes.
+    """Return the test order, as indices into ``tests``: expensive files first, spread evenly over the processes.
 
     xdist gives every process an equal contiguous part of the list, and lets a process that has finished take tests from
-    the end of another's part (``--dist worksteal``). So each part begins with its share of the costly files, longest
-    first, and the many short tests are left for others to take.
+    the end of another process's part (``--dist worksteal``). So each part starts with its share of the expensive files,
+    longest first, and the many short tests are left for other processes to take.
     """
     places = [place_of(test) for test in tests]
     costly = {place for files in costs for place in files}
@@ -186,7 +186,7 @@ def dealt(
         seconds[least] += cost if numbers else 0
     rest = [number for number, place in enumerate(places) if place not in costly]
     left = len(tests)
-    for number, part in enumerate(parts):  # as xdist divides the list
+    for number, part in enumerate(parts):  # matches how xdist splits the list
         size = left // (processes - number)
         missing = max(size - len(part), 0)
         part.extend(rest[:missing])
@@ -196,11 +196,11 @@ def dealt(
 
 
 def fault_of_cost(seconds: float, marks: Collection[str]) -> str:
-    """Return what is wrong with a test that took ``seconds`` of processor time; "" if nothing is."""
+    """Return the error for a test that took too many ``seconds`` of processor time, or "" if it did not."""
     if seconds <= MOST_SECONDS or set(marks) & (set(MARKS) - {"medium"}):
         return ""
     return (
-        f"a test without a mark of its cost may take {MOST_SECONDS:g} s of processor time, but this one took "
+        f"a test without a cost mark may take {MOST_SECONDS:g} s of processor time, but this one took "
         f"{seconds:.1f} s: make it cheaper, or mark it as slow, fit or processes"
     )
 
@@ -213,7 +213,7 @@ def processor_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Measure every test, and fail one that lacks a mark; not with coverage, which doubles the time."""
+    """Measure every test, and fail expensive tests without a mark, except under coverage, which doubles the time."""
     before = processor_seconds()
     yield
     spent = processor_seconds() - before
@@ -233,14 +233,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == "processor_seconds" and spent > DEAR_SECONDS
     ]
     if found:
-        terminalreporter.section("expensive tests without a mark of their cost")
+        terminalreporter.section("expensive tests without a cost mark")
         for spent, test in sorted(found, reverse=True)[:20]:
             terminalreporter.line(f"{spent:5.1f} s of processor time  {test}")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def certificates_read_once() -> Iterator[None]:
-    """Cache the CA certificates, which every httpx client reads: that takes longer than most tests."""
+    """Cache the CA certificates: every httpx client loads them, which takes longer than most tests."""
     make, kept = ssl.create_default_context, functools.cache(ssl.create_default_context)
 
     def context(*values: Any, **named: Any) -> ssl.SSLContext:
@@ -253,7 +253,7 @@ def certificates_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def plugins_as_before() -> Iterator[None]:
-    """Restore the variable by which a server or worker in this process says which plug-ins it accepts."""
+    """Restore the environment variable with the plug-ins that a server or worker in this process accepts."""
     before = os.environ.get(TAKEN)
     yield
     if before is None:
@@ -264,17 +264,17 @@ def plugins_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def one_ray() -> None:
-    """A Ray with two cores of which sweeps and trainings make use: one for all tests of this kind that follow another.
+    """A Ray instance with two cores for sweeps and training runs, shared by consecutive tests that use this fixture.
 
-    Starting Ray costs seven seconds of a core, as much as many small trials. It is started before the first of these
-    tests and ended after the last (:func:`pytest_runtest_setup`, :func:`pytest_runtest_teardown`), so that a test
-    that starts a Ray of its own can follow.
+    Starting Ray takes seven seconds of processor time, as much as many small trials. The instance is started before the
+    first of these tests and stopped after the last (:func:`pytest_runtest_setup`, :func:`pytest_runtest_teardown`), so
+    that a test that starts its own Ray instance can follow.
     """
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the Ray of :func:`one_ray` where a test needs it and it does not run."""
+    """Start the Ray instance of :func:`one_ray` if a test needs it and it is not running."""
     if "one_ray" in getattr(item, "fixturenames", ()):
         ray = pytest.importorskip("ray")
         if not ray.is_initialized():
@@ -287,7 +287,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """End the Ray of :func:`one_ray` where the next test is of another kind."""
+    """Stop the Ray instance of :func:`one_ray` if the next test does not use it."""
     yield
     if "one_ray" in getattr(item, "fixturenames", ()) and "one_ray" not in getattr(
         nextitem, "fixturenames", ()
@@ -299,7 +299,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PrivatePostgres]:
-    """A server for the whole run, or a skip where there is none."""
+    """A PostgreSQL server for the whole run; tests that need it are skipped if it is not installed."""
     pytest.importorskip(
         "pgserver",
         reason="PostgreSQL comes with the wheel: pip install pgserver",
@@ -311,7 +311,7 @@ def postgres() -> Iterator[PrivatePostgres]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: PrivatePostgres) -> str:
-    """A database with our tables, to be copied: a copy takes a tenth of the time of making them."""
+    """A database with our tables, used as a template: copying it is ten times faster than creating the tables."""
     name = postgres.new_database()
     Store.open(postgres.url(name)).close()
     return name

@@ -1,10 +1,10 @@
 """Train one configuration at one global batch size with one seed, on any number of workers.
 
-This package does not depend on studies or databases. Importing it does not import torch; ``trainers.loop.synchronous``,
-``trainers.distributed`` and the workloads that train a model do.
+This package does not depend on studies or databases. Importing it does not import torch, but importing
+``trainers.loop.synchronous``, ``trainers.distributed`` or a workload that trains a model does.
 
-The names in ``__all__`` are public, as are the base classes in ``trainers.workloads`` for writing your own workload;
-every other module is internal and may change.
+The names in ``__all__`` are public, as are the base classes for custom workloads in ``trainers.workloads``; every other
+module is internal and may change.
 """
 
 from trainers.errors import (

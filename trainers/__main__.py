@@ -1,17 +1,17 @@
-"""Run one training from a job file, under plain python, horovodrun or torchrun.
+"""Execute one training run from a job file, under plain python, horovodrun or torchrun.
 
     python -m trainers JOB.json --report OUT.jsonl
     horovodrun -np 4 python -m trainers JOB.json --backend horovod --report OUT.jsonl
     torchrun --nproc-per-node 4 -m trainers JOB.json --backend torch --report OUT.jsonl
 
-Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}, then {"sample_images": {...}} if the
-workload shows sample images of its model. With --checkpoint, a training resumes from where it stopped; SIGUSR1, SIGTERM
-(except under torchrun and horovodrun) or the appearance of the --stop-file make it save at its next evaluation and
-exit. Each start writes {"started": {...}}.
+Worker 0 writes one JSON line per evaluation and {"outcome": {...}} at the end, then {"sample_images": {...}} if the
+workload produces sample images of its model. With --checkpoint, a run resumes from where it stopped. SIGUSR1, SIGTERM
+(except under torchrun and horovodrun) or the appearance of the --stop-file make the run save a checkpoint at its next
+evaluation and exit. Each start writes {"started": {...}}.
 
-Exit status: 0 if the training ended (reached, censored or diverged: see the outcome), 2 if the job, the data or the
-setup is wrong, 75 if it was asked to stop and has saved a checkpoint (0 under torchrun and horovodrun, which treat any
-other status as a crash), 1 for any other failure.
+The exit status is 0 if training ended (reached, censored or diverged: see the outcome), 2 if the job, the data or the
+setup is wrong, 75 if the run was asked to stop and has saved a checkpoint (0 under torchrun and horovodrun, which treat
+any other status as a crash), and 1 for any other failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the training of a job file (``python -m trainers``); return the exit status."""
+    """Execute the training run of a job file (``python -m trainers``); return the exit status."""
     end_with_launcher()
     return trainer_exit_status(_run, _parser().parse_args(arguments))
 
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("job", type=Path, help="the job, a JSON file")
+    parser.add_argument("job", type=Path, help="the job file (JSON)")
     parser.add_argument(
         "--backend",
         default="single",
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="MINUTES",
-        help="save at the first evaluation after this many minutes instead of at each",
+        help="save at the first evaluation after this many minutes, not at every one",
     )
     parser.add_argument(
         "--stop-file",
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data-path",
         type=Path,
         metavar="FOLDER",
-        help="where the data are on this node, instead of the path in the job",
+        help="path of the data on this node, instead of the path in the job",
     )
     parser.add_argument(
         "--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)"
@@ -202,7 +202,7 @@ def _run_program(job: TrainingJob, options: argparse.Namespace) -> int | None:
 def _train(
     job: TrainingJob, communicator: Communicator, report: ReportFile, options: argparse.Namespace
 ) -> bool:
-    """Return True if the training ran to its end, False if it was stopped before."""
+    """Return True if the training ran to its end, False if it was stopped early."""
     training = _begin(job, communicator, options.data_path)
     if options.checkpoint is None:
         from trainers.loop.restarts import finish_training

@@ -1,12 +1,12 @@
-"""torchrun for multi-node jobs, with authenticated messages between its agents.
+"""Run torchrun for multi-node jobs, with authenticated messages between its agents.
 
     python -m trainers.agents SECRET_FILE --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:PORT -m trainers ...
 
-torchrun's agents meet in a store on the first node, which listens on every interface, and unpickle what they find
-there: anybody who can write to the store can run code as the job's user. Here the store listens only on the interface
-of the job's network, and each entry carries a code (HMAC-SHA256, RFC 2104) made with the job's secret: a file in a
-folder that all nodes see, readable only by the user. An agent that finds an entry without a valid code does not
-unpickle it, and exits. All arguments after the first are options of torchrun; ``--rdzv-backend`` is already set.
+torchrun's agents rendezvous through a store on the first node. By default this store listens on every interface, and
+the agents unpickle its contents, so anybody who can write to it can run code as the job's user. Here the store listens
+only on the interface of the job's network, and each entry carries a code (HMAC-SHA256, RFC 2104) made with the job's
+secret, a file in a shared folder that only the user can read. An agent that finds an entry without a valid code exits
+without unpickling it. All arguments after the first are options of torchrun; ``--rdzv-backend`` is already set.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class SignedBackend(C10dRendezvousBackend):
         return BACKEND
 
     def get_state(self) -> tuple[bytes, Any] | None:
-        """Return the state and its token; raises RendezvousStateError if no agent of this job wrote it."""
+        """Return the state and its token; raise RendezvousStateError if no agent of this job wrote the state."""
         return self._checked(super().get_state())
 
     def set_state(self, state: bytes, token: Any | None = None) -> tuple[bytes, Any, bool] | None:
-        """See the base class; raises RendezvousStateError if no agent of this job wrote the state in the store."""
+        """See the base class; raise RendezvousStateError if no agent of this job wrote the state in the store."""
         found = super().set_state(self._code(state) + state, token)
         checked = self._checked(None if found is None else (found[0], found[1]))
         return None if checked is None or found is None else (*checked, found[2])
@@ -81,7 +81,7 @@ class SignedBackend(C10dRendezvousBackend):
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the job's secret; raises ValueError if others may read the file or the secret is too short."""
+    """Return the job's secret; raise ValueError if others can read the file or the secret is too short."""
     if path.stat().st_mode & 0o077:
         raise ValueError(f"{path} must be readable only by its owner: chmod 600 {path}")
     secret = path.read_bytes().strip()
@@ -110,7 +110,7 @@ def _serve_workers(master_addr: str, master_port: int) -> Any:
 
 
 def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
-    """Return the store at ``host``, which the node with this address serves."""
+    """Return the store at ``host``, which the node with that address serves."""
     here = is_host if is_host is not None else network_address_of(host) == own
     if here:
         try:

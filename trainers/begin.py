@@ -1,6 +1,6 @@
-"""Start the training of a job with any kind of workload, and train to the end.
+"""Start the training run of a job with any kind of workload, and train to the end.
 
-Importing this module does not import torch; starting the training of a model does.
+Importing this module does not import torch; starting to train a model does.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def begin_training(
     workload: AnyWorkload | None = None,
     place: ProgramPlace | None = None,
 ) -> AnyTraining:
-    """Create a training of the job at its first update, for any kind of workload.
+    """Create a training run for the job at its first update, for any kind of workload.
 
-    ``communicator`` connects the workers; None means a single process. ``workload`` is the job's workload, if already
-    loaded; ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
+    ``communicator`` connects the workers; None means a single process. ``workload`` is the job's workload, if it is
+    already loaded; ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     check_own_settings(workload, job.workload, job.settings.of_workload)
@@ -68,9 +68,9 @@ def train(
     *,
     checkpoint: Path | None = None,
 ) -> TrainingOutcome:
-    """Train to the end; worker 0 reports each evaluation and then saves the checkpoint.
+    """Train to the end; after each evaluation, worker 0 reports it and then saves the checkpoint.
 
-    If ``checkpoint`` exists, the training resumes from it. All workers must see the same file.
+    If ``checkpoint`` exists, training resumes from it. All workers must see the same file.
     """
     training = begin_training(job, communicator)
     if checkpoint is not None:

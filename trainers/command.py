@@ -1,4 +1,4 @@
-"""How the commands of this package end: one exit status per kind of failure, without waiting for dead peers."""
+"""End the commands of this package with one exit status per kind of failure, without waiting for dead peers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainers.errors import TrainerError
 def trainer_exit_status(
     work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace
 ) -> int:
-    """Do the work; return 0 on success, 2 for a TrainerError (one line on stderr), 1 for any other failure.
+    """Do the work; return 0 on success, 2 for a TrainerError (one line on stderr), and 1 for any other failure.
 
-    If the work returns a number, that number is the status.
+    If the work returns a number, that number is the exit status.
     """
     try:
         return work(options) or 0
@@ -31,7 +31,7 @@ def trainer_exit_status(
 
 
 def end_trainer_process(status: int) -> NoReturn:
-    """End this process. A failed one must not wait for its peers in an exit handler: the launcher ends them."""
+    """End this process. If it failed, it must not wait for its peers in an exit handler: the launcher ends them."""
     sys.stdout.flush()
     sys.stderr.flush()
     if status:

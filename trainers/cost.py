@@ -1,8 +1,8 @@
-"""The cost of one sample of a workload: arithmetic, memory, bytes to read, time to decode, and a gradient's size.
+"""The cost of one sample of a workload: arithmetic, memory, bytes to read, decoding time, and gradient size.
 
-A model is measured, not estimated: one forward and backward pass is run on PyTorch's meta device, which does no
-arithmetic, and every operation and every tensor kept for the backward pass is counted. The host's work for a sample is
-timed, on this machine.
+A model is measured, not estimated: one forward and backward pass runs on PyTorch's meta device, which does no
+arithmetic, and every operation and every tensor kept for the backward pass is counted. The host's work per sample is
+timed on this machine.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SAMPLES = 2
-"""Samples in the pass that is counted: one normalization group."""
+"""The number of samples in the measured pass: one normalization group."""
 
 READ_SAMPLES = 4
-"""Samples whose reading is counted, after one that opens the files."""
+"""The number of samples whose reads are measured, after a first sample that opens the files."""
 
 PROCESS_IO = Path("/proc/self/io")
 
 
 @dataclass(frozen=True)
 class WorkloadCost:
-    """What a time model needs to know about a workload.
+    """The figures of a workload that a time model needs.
 
-    ``parameters``: the number of trained parameters, in ``gradient_tensors`` tensors. ``flops_per_sample``:
-    floating-point operations of the forward and backward pass, 2 per multiply-add. ``activation_bytes_per_sample``:
-    bytes that the forward pass keeps for the backward pass, in fp32. ``sample_bytes``: bytes read from storage per
-    sample; 0 for samples that stay in memory. ``host_seconds_per_sample``: seconds that one processor core takes to
-    decode and augment a sample; 0 if they are not counted. ``evaluation_samples``: samples in one evaluation; 0 if
-    evaluations are not counted.
+    ``parameters`` is the number of trained parameters, in ``gradient_tensors`` tensors. ``flops_per_sample`` is the
+    number of floating-point operations of the forward and backward pass, 2 per multiply-add.
+    ``activation_bytes_per_sample`` are the bytes that the forward pass keeps for the backward pass, in fp32.
+    ``sample_bytes`` are the bytes read from storage per sample, or 0 for samples that stay in memory.
+    ``host_seconds_per_sample`` is the time one processor core takes to decode and augment a sample, and
+    ``evaluation_samples`` the number of samples in one evaluation; both are 0 if they are not counted.
     """
 
     parameters: int
@@ -59,8 +59,8 @@ WHOLE_FIGURES = ("parameters", "gradient_tensors", "evaluation_samples")
 def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
     """Return the cost of a workload's samples, with its model built from ``settings``.
 
-    Raises :class:`~trainers.errors.WorkloadError` for a workload that trains itself and whose cost is therefore
-    unknown, unless it defines ``cost() -> WorkloadCost``.
+    Raises :class:`~trainers.errors.WorkloadError` for a workload that has its own training loop, and therefore an
+    unknown cost, unless it defines ``cost() -> WorkloadCost``.
     """
     from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
     from trainers.workloads.program.task import ProgramWorkload
@@ -86,7 +86,7 @@ def model_cost(
     batch: Batch,
     sample_bytes: float,
 ) -> WorkloadCost:
-    """Count operations and bytes of the model that ``build`` returns, per sample of ``batch``, ``(n, ...)`` tensors.
+    """Count the operations and bytes per sample of the model that ``build`` returns; ``batch``: ``(n, ...)`` tensors.
 
     The model runs on the meta device, or on the CPU if the model or its loss depends on tensor values.
     """
@@ -103,7 +103,7 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
 
     sample_bytes = _sample_bytes(
         workload
-    )  # measured first, because libraries cache a sample that is read again
+    )  # measured first, because libraries cache samples that they have read
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
     batch = workload.prepare(some_samples(workload, count))
@@ -147,7 +147,7 @@ def _counted(
                 kept[storage._cdata] = (
                     tensor,
                     storage.nbytes(),
-                )  # keeping the tensor keeps its storage's id unique
+                )  # holding the tensor keeps the id of its storage unique
             return tensor
 
         with FlopCounterMode(display=False) as counter:
@@ -165,7 +165,7 @@ def _counted(
 
 
 def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
-    """Return the cost that the study states for its program at full scale; it cannot be measured."""
+    """Return the cost that the study states for its program at full scale, which cannot be measured."""
     given = {} if cost is None or isinstance(cost, str) else cost
     if not set(NEEDED_FIGURES) <= set(given) <= set(FIGURES):
         raise WorkloadError(
@@ -181,14 +181,14 @@ def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:
-    """Return a cost of one product and one sum per mode forward, two of each backward; nothing is read."""
+    """Return the cost of the quadratic: per mode, one product and sum forward and two of each backward; no reads."""
     return WorkloadCost(modes, 1, 6.0 * modes, 8.0 * modes, 0.0)
 
 
 def _sample_bytes(workload: Workload) -> float:
-    """Return the bytes that the process reads for a sample, from files or from the operating system's cache.
+    """Return the bytes that the process reads per sample, from files or from the operating system's cache.
 
-    If the operating system does not count them, or for a stream (which reads ahead), return the size of its tensors.
+    For a stream, which reads ahead, or if the operating system does not count bytes, return the size of the tensors.
     """
     import torch
 
@@ -203,7 +203,7 @@ def _sample_bytes(workload: Workload) -> float:
     after = _bytes_read()
     if before is None or again is None or after is None:
         return _bytes_of(batch) / count
-    looking = again - before  # bytes added by reading the counter itself
+    looking = again - before  # the bytes that reading the counter itself adds
     return max(0.0, float(after - again - looking)) / count
 
 

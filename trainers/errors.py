@@ -1,4 +1,4 @@
-"""Errors of a training, before it starts or while it runs.
+"""The errors of a training run, before it starts or while it runs.
 
 TrainerError
 ├── WorkloadError       the workload cannot be found, is not a Workload, or lacks the metric
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """Base of every error that a user can fix; its message states the rule, the value and the remedy."""
+    """The base class of errors that a user can fix; the message states the rule, the value and the remedy."""
 
 
 class WorkloadError(TrainerError):
@@ -21,7 +21,7 @@ class WorkloadError(TrainerError):
 
 
 class DataError(TrainerError):
-    """Missing folder, too few samples, wrong shape or an unknown data option."""
+    """A missing folder, too few samples, a wrong shape or an unknown data option."""
 
 
 class JobError(TrainerError):

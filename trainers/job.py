@@ -1,4 +1,4 @@
-"""TrainingJob: everything that defines a training, in one file that any worker can read.
+"""TrainingJob: everything that defines a training run, in one file that any worker can read.
 
 Two runs of one job give the same weights, up to rounding, on any number of workers and with any micro batch.
 """
@@ -25,15 +25,15 @@ def _is_number(value: object) -> bool:
 
 
 NEVER = 1e300
-"""A threshold beyond every value: no training reaches it, so each trains to the end of its budget."""
+"""A threshold beyond every value: no training run reaches it, so each continues to the end of its budget."""
 
 LEAST_SHORTFALL = 1e-4
-"""The least shortfall from a perfect metric: no evaluation set can resolve less, and its logarithm must be finite."""
+"""The smallest shortfall from a perfect metric; no evaluation set can resolve less, and its logarithm is finite."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The metric and the threshold that a training must reach, e.g. top-1 >= 0.759."""
+    """The metric and the threshold that a training run must reach, e.g. top-1 >= 0.759."""
 
     metric: str
     threshold: float
@@ -41,12 +41,12 @@ class Target:
 
     @classmethod
     def best(cls, metric: str, *, higher_is_better: bool) -> Target:
-        """Return the target of trainings that should get as good as possible: a threshold that none reaches."""
+        """Return a target for training runs that seek the best value: a threshold that no run reaches."""
         return cls(metric, NEVER if higher_is_better else -NEVER, higher_is_better)
 
     @property
     def ends(self) -> bool:
-        """Whether reaching the target ends a training; a target that asks for the best value never does."""
+        """Whether reaching the target ends a training run; a target made by :meth:`best` never does."""
         return abs(self.threshold) < NEVER
 
     def __post_init__(self) -> None:
@@ -54,11 +54,11 @@ class Target:
             raise JobError(f"target.threshold must be a finite number, but got {self.threshold!r}")
 
     def reached(self, value: float) -> bool:
-        """Return whether ``value`` is at the threshold or beyond it; never true for NaN."""
+        """Return whether ``value`` is at the threshold or beyond it; this is never true for NaN."""
         return value >= self.threshold if self.higher_is_better else value <= self.threshold
 
     def better(self, first: float, second: float) -> float:
-        """Return the better of two values of the metric; NaN loses."""
+        """Return the better of two values of the metric; any number is better than NaN."""
         if math.isnan(first) or math.isnan(second):
             return second if math.isnan(first) else first
         return max(first, second) if self.higher_is_better else min(first, second)
@@ -70,7 +70,7 @@ class Target:
 
 
 class EndedTraining(Protocol):
-    """The attributes that an ended training must have, be it a trial, an outcome or the trainer's report."""
+    """The attributes of a training run that has ended, whether it is a trial, an outcome or the trainer's report."""
 
     @property
     def state(self) -> str:
@@ -78,7 +78,7 @@ class EndedTraining(Protocol):
 
     @property
     def epochs_to_target(self) -> float | None:
-        """Epochs to the target; None if it was not reached."""
+        """The epochs to target; None if the target was not reached."""
 
     @property
     def epochs(self) -> float | None:
@@ -90,8 +90,8 @@ class EndedTraining(Protocol):
 
 
 MEMORY, PACE = "memory_gb", "seconds_per_sample"
-"""Figures of every training that can be constrained in addition to its metrics: peak memory in gigabytes (10^9 bytes),
-and seconds per sample.
+"""The figures of every training run that can be constrained in addition to its metrics: peak memory in gigabytes (10^9
+bytes), and seconds per sample.
 """
 
 
@@ -100,7 +100,8 @@ class Constraint:
     """A bound on a figure reported at the end of training: peak memory, seconds per sample, or another metric.
 
     ``name`` is :data:`MEMORY`, :data:`PACE` (including evaluations), or a metric, whose value at the last evaluation
-    counts. A training that violates it, or does not report the figure, does not answer a :class:`Question`.
+    counts. A training run that violates the constraint, or does not report the figure, does not answer a
+    :class:`Question`.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Constraint:
     at_most: bool = True
 
     def value(self, ended: object) -> float | None:
-        """Return the figure of an ended training; None if it is not a number."""
+        """Return the figure of a training run that has ended; None if the figure is not a number."""
         if self.name == MEMORY:
             held = getattr(ended, "memory_bytes", None)
             return None if held is None else held / 1e9
@@ -121,11 +122,11 @@ class Constraint:
         return float(told)
 
     def excess(self, value: float) -> float:
-        """Return how far a value exceeds the bound, in the figure's own unit; at most 0 if it is within."""
+        """Return how far a value exceeds the bound, in the unit of the figure; at most 0 if it is within the bound."""
         return value - self.bound if self.at_most else self.bound - value
 
     def fault(self, ended: object) -> str:
-        """Return why an ended training violates the bound; "" if it does not."""
+        """Return why a training run that has ended violates the bound, or "" if it does not."""
         value = self.value(ended)
         if value is None:
             return f"it did not report its {self.name}, which must be {self.rule}"
@@ -142,16 +143,16 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Question:
-    """The question of a study: how soon trainings reach a target, or how good they get within ``epochs``.
+    """The question of a study: how soon training runs reach a target, or how good they get within ``epochs``.
 
-    Compare trainings by :meth:`need`: a positive number, where smaller is better and on which settings act
-    multiplicatively. It is either the epochs to the target, or the shortfall at the end of the budget. The shortfall is
-    the loss itself or, for a metric m that is better when higher, a share of at most 1, the odds against it, (1 - m) /
-    m. These odds are close to the error 1 - m when the error is small, and all their values correspond to metrics
-    between 0 and 1.
+    Runs are compared by :meth:`need`, a positive number that is better when smaller and on which settings act
+    multiplicatively. It is either the epochs to target, or the shortfall at the end of the budget. For a loss, the
+    shortfall is the loss itself. For a metric m of at most 1 that is better when higher, it is the odds against it,
+    (1 - m) / m. These odds are close to the error 1 - m when the error is small, and every value of the odds
+    corresponds to a metric between 0 and 1.
 
-    If trainings have different lengths, ``epochs`` and ``samples`` are those of the longest, and each states its own
-    length among its settings. A training that violates one of ``constraints`` has not answered.
+    If the runs have different lengths, ``epochs`` and ``samples`` are the length of the longest run, and the settings
+    of each run state its own length. A run that violates one of ``constraints`` does not answer the question.
     """
 
     target: Target
@@ -161,12 +162,12 @@ class Question:
 
     @property
     def fixed(self) -> bool:
-        """Whether the question is how good trainings get within a fixed budget."""
+        """Whether the question is how good training runs get within a fixed budget."""
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
-        """Return the epochs that a training needed, or its shortfall; None if it gives no answer because it was lost,
-        stopped, too short, or outside the constraints.
+        """Return the epochs that a training run needed, or its shortfall; None if there is no answer because the run
+        was lost, stopped, too short, or outside the constraints.
         """
         if self.constraints and self.broken(ended):
             return None
@@ -176,18 +177,18 @@ class Question:
         return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
 
     def broken(self, ended: object) -> str:
-        """Return why an ended training violates the constraints; "" if it does not."""
+        """Return why a training run that has ended violates the constraints, or "" if it does not."""
         return "; ".join(filter(None, (each.fault(ended) for each in self.constraints)))
 
     def _budget(self, ended: EndedTraining) -> float:
-        """Return the planned epochs of a training."""
+        """Return the planned epochs of a training run."""
         own = getattr(ended, "settings", {})
         length = own.get(LENGTH) if self.samples and isinstance(own, Mapping) else None
         share = length / self.samples if length and self.samples else 1.0
         return share * (self.epochs or 0.0)
 
     def shortfall(self, value: float | None) -> float | None:
-        """Return the gap between a value of the metric and the best possible value; None for an impossible value."""
+        """Return the shortfall of a value of the metric from the best possible value; None for an impossible value."""
         if value is None or not math.isfinite(value):
             return None
         if not self.target.higher_is_better:
@@ -218,19 +219,19 @@ class Question:
 
 
 LENGTH = "training_samples"
-"""The setting in which a training states its own length, if trainings have different lengths."""
+"""The setting in which a training run states its own length, if runs have different lengths."""
 
 HOW_SOON = Question(Target("", 0.0))
-"""The question how soon any target is reached, which is all that is needed to compare epochs to target."""
+"""The question of how soon any target is reached, which suffices to compare epochs to target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """One training: the workload and its data, the target, the recipe, the global batch size and the seed.
+    """One training run: the workload and its data, the target, the recipe, the global batch size and the seed.
 
-    ``epochs`` is the budget: if it ends first, the epochs to target are censored. ``micro_batch_size`` is the largest
-    number of samples per forward pass (None: the workload's own limit). ``search_path`` is a folder in which the module
-    of a user's workload is looked up first.
+    ``epochs`` is the budget: if it ends before the target is reached, the epochs to target are censored.
+    ``micro_batch_size`` is the largest number of samples per forward pass (None: the workload's own limit).
+    ``search_path`` is the first folder in which the module of a custom workload is looked up.
     """
 
     workload: str
@@ -267,7 +268,7 @@ class TrainingJob:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
-        """Return a job from plain values; raises :class:`JobError` on an unknown or missing key or a bad value."""
+        """Create a job from plain values; raise :class:`JobError` for an unknown or missing key or an invalid value."""
         plain = _known(cls, values, "")
         plain["target"] = Target(**_known(Target, plain["target"], "target."))
         try:
@@ -282,7 +283,7 @@ class TrainingJob:
 
     @classmethod
     def load(cls, path: Path | str) -> TrainingJob:
-        """Read a job from a JSON file; raises :class:`JobError` if it cannot be read or is not a job."""
+        """Read a job from a JSON file; raise :class:`JobError` if the file cannot be read or is not a job."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:

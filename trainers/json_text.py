@@ -1,8 +1,8 @@
-"""The only JSON writer: for reports, files, the command line and the web service.
+"""Write JSON: the project's only writer, used for reports, files, the command line and the web service.
 
-JSON (RFC 8259) has no NaN and no infinity: a number that is not finite, such as a missing measurement, becomes null.
-Text that UTF-8 cannot encode, such as half of a surrogate pair, is written with its escape. pydantic's serialiser does
-the work, about five times as fast as :mod:`json` over columns of numbers.
+JSON (RFC 8259) has no NaN and no infinity, so a number that is not finite, such as a missing measurement, becomes null.
+Text that UTF-8 cannot encode, such as half of a surrogate pair, is written as an escape sequence. The work is done by
+pydantic's serialiser, which is about five times as fast as :mod:`json` for columns of numbers.
 """
 
 from __future__ import annotations

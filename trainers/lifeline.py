@@ -1,8 +1,8 @@
-"""A process that ends with its launcher, however the launcher ends.
+"""End a process together with its launcher, however the launcher ends.
 
-A launcher names itself in ``HPO_LAUNCHER`` as ``host:pid``. Every process of the run on that host asks Linux for a
-signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)) if the launcher is its parent, and otherwise checks twice a
-second whether the launcher, an ancestor, still exists.
+A launcher sets ``HPO_LAUNCHER`` to its ``host:pid``. On that host, a process whose parent is the launcher asks Linux
+for a signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)). Every other process of the run checks twice a second
+whether the launcher still exists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 LAUNCHER = "HPO_LAUNCHER"
 LOOK_SECONDS = 0.5
 LOST = 137
-"""The exit status of a process whose launcher is gone: the same as that of a killed process."""
+"""The exit status of a process whose launcher is gone, which is the same as for a killed process."""
 _PR_SET_PDEATHSIG = 1
 _PRCTL: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
@@ -34,7 +34,7 @@ def name_of_this_process() -> str:
 def end_with_launcher(end: Callable[[], None] | None = None) -> None:
     """Call ``end`` (or exit at once, if None) once the launcher named in the environment is gone.
 
-    Does nothing if no launcher is named, or one on another host. ``end`` is called from a separate thread.
+    Does nothing if no launcher is named, or if it is on another host. ``end`` is called from a separate thread.
     """
     host, _, number = os.environ.get(LAUNCHER, "").rpartition(":")
     if host != socket.gethostname() or not number.isdigit():
@@ -75,7 +75,7 @@ def _lives(pid: int, born: str) -> bool:
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process started, in system ticks; "dead" for one that has ended, "" if unknown."""
+    """Return when a process started, in system ticks; "dead" if the process has ended, "" if the time is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except FileNotFoundError:

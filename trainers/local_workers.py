@@ -1,13 +1,13 @@
-"""Start the workers of one training on this machine, and stop them together.
+"""Start the workers of one training run on this machine, and stop them together.
 
     python -m trainers.local_workers 4 torch -m trainers JOB.json --backend torch --report OUT.jsonl
 
-torch workers find each other through a file in a folder that only this user may enter, Horovod workers through a server
-on the loopback interface, and their connections stay on that interface: nobody on another machine can reach them, and
-no torch store that unpickles its contents is open to others. If one worker fails, all are stopped; they also end with
-this process, and this process ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
+torch workers find each other through a file in a folder that only this user can enter, and Horovod workers through a
+server on the loopback interface. Their connections stay on that interface, so nobody on another machine can reach them,
+and no torch store that unpickles its contents is open to others. If one worker fails, all workers are stopped. They
+also end with this process, which in turn ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
 
-Exit status: 0 if all workers succeeded, else the status of the first worker that failed.
+The exit status is 0 if all workers succeeded, or the status of the first worker that failed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("workers", type=int, help="how many")
     parser.add_argument("backend", choices=[name for name in BACKENDS if name != "single"])
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="module that python runs in each")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="module for each worker to run")
     options = parser.parse_args(arguments)
     if options.workers < 1:
         parser.error(f"there must be at least 1 worker, but got {options.workers}")
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Stop:
-    """Records which signal asked to stop, 0 if none; signals are handled inside a ``with`` block."""
+    """Records which signal asked the workers to stop (0 if none); signals are handled inside a ``with`` block."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -67,14 +67,14 @@ class _Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the handlers in place: they end with the process."""
+        """Leave the handlers in place until the process ends."""
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.signal = self.signal or number
 
 
 def _run(command: Sequence[str], size: int, shared: Mapping[str, str], stop: _Stop) -> int:
-    """Start the workers and wait for all; return the status of the first that failed."""
+    """Start the workers and wait for all of them; return the status of the first worker that failed."""
     workers = []
     try:
         for rank in range(size):
@@ -122,7 +122,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> No
 
 
 def _place(rank: int, size: int) -> dict[str, str]:
-    """Return the environment variables by which torchrun and horovodrun give a worker its rank."""
+    """Return the environment variables with which torchrun and horovodrun give a worker its rank."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -140,7 +140,7 @@ def _place(rank: int, size: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _over_file(size: int) -> Iterator[dict[str, str]]:  # noqa: ARG001  every meeting has the same shape
-    """Provide a store in a file, in a folder of mode 0700."""
+    """Provide a store in a file, in a folder with mode 0700."""
     with tempfile.TemporaryDirectory(prefix="hpo-meeting-", ignore_cleanup_errors=True) as folder:
         yield {
             STORE_FILE: str(Path(folder, "store")),
@@ -151,7 +151,7 @@ def _over_file(size: int) -> Iterator[dict[str, str]]:  # noqa: ARG001  every me
 
 @contextlib.contextmanager
 def _over_loopback(size: int) -> Iterator[dict[str, str]]:
-    """Provide Horovod's own rendezvous server on the loopback interface; horovodrun's listens on all."""
+    """Provide Horovod's own rendezvous server on the loopback interface; under horovodrun it listens on all."""
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

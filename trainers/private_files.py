@@ -1,6 +1,6 @@
-"""Files and folders of a run, accessible only to their user (0600 and 0700), and their locks.
+"""Create files and folders of a run that only their user can access (0600 and 0700), and lock them.
 
-``HPO_UMASK`` changes this, in octal as for umask(1): 027 lets the group read, 007 also lets it write.
+``HPO_UMASK`` changes the permissions, in octal as for umask(1): 027 lets the group read, 007 also lets it write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOCK_POLL_SECONDS = 0.05
 
 
 def removed_permissions() -> int:
-    """Return the permissions that are removed; raises ValueError if the variable is not an octal number."""
+    """Return the permissions that are removed; raise ValueError if ``HPO_UMASK`` is not an octal number."""
     text = os.environ.get(UMASK, "")
     try:
         value = int(text, 8) if text else DEFAULT_UMASK
@@ -28,12 +28,12 @@ def removed_permissions() -> int:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Act as ``opener`` of :func:`open`: a new file is accessible only to its user; an existing one stays as it is."""
+    """An ``opener`` for :func:`open`: a new file is accessible only to its user; an existing file is unchanged."""
     return os.open(path, flags, 0o666 & ~removed_permissions())
 
 
 def make_private_folder(path: Path) -> Path:
-    """Create a folder and its missing parents; the new ones are accessible only to their user."""
+    """Create a folder and its missing parents; new folders are accessible only to their user."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o777 & ~removed_permissions(), exist_ok=True)
@@ -48,10 +48,10 @@ def write_private_text(path: Path, text: str, *, executable: bool = False) -> No
 
 
 def lock_file(file: IO[str] | IO[bytes] | int, wait_seconds: float | None = 0.0) -> None:
-    """Take the exclusive lock of an open file, for this process and those that inherit the file.
+    """Take the exclusive lock of an open file, for this process and the processes that inherit the file.
 
-    The lock is released when the last of them has closed the file or ended. Raises OSError if another process still
-    holds it after ``wait_seconds``; with None there is no limit.
+    The lock is released when the last of these processes has closed the file or ended. Raises OSError if another
+    process still holds it after ``wait_seconds``; None means no limit.
     """
     import fcntl  # not available on Windows, where results can still be read
 

@@ -1,4 +1,4 @@
-"""Reports of a training, while it runs and at its end: convergence points and the outcome, as JSON lines."""
+"""Reports of a training run, during the run and at its end: convergence points and the outcome, as JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.json_text import json_text
 from trainers.private_files import open_private, write_private_text
 
 SAMPLE_IMAGES_KEYS = ("sample_images", "exhibit")
-"""The key of the line with sample images, and its name in earlier releases."""
+"""The keys of the line with sample images: the current key, and the key in earlier releases."""
 
 OTHERS = frozenset({"started", "outcome", *SAMPLE_IMAGES_KEYS})
 """The keys of the lines that are not convergence points."""
@@ -23,11 +23,11 @@ OTHERS = frozenset({"started", "outcome", *SAMPLE_IMAGES_KEYS})
 
 @dataclass(frozen=True)
 class ConvergencePoint:
-    """One evaluation of a training.
+    """One evaluation of a training run.
 
-    ``train_loss`` is the mean over the updates since the last evaluation; ``loss`` and ``metric`` are the means over
-    the evaluation samples; ``learning_rate`` is the rate of the last update. ``seconds`` counts training and
-    evaluation, over all resumed runs, without startup.
+    ``train_loss`` is the mean over the updates since the last evaluation; ``loss`` and ``metric`` are means over the
+    evaluation samples; ``learning_rate`` is the rate of the last update. ``seconds`` counts training and evaluation
+    since the first start, including time before a resume, but not startup.
     """
 
     step: int
@@ -47,7 +47,7 @@ class ConvergencePoint:
 
     @classmethod
     def from_json(cls, line: str) -> ConvergencePoint:
-        """Return the point in a line written by :meth:`to_json` (infinities come back as NaN)."""
+        """Return the point in a line written by :meth:`to_json`; infinite values become NaN."""
         return cls._from_dict(json.loads(line))
 
     @classmethod
@@ -62,12 +62,12 @@ class ConvergencePoint:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a training ended: ``reached`` the target, ``censored`` by its budget, or ``diverged``.
+    """How a training run ended: it ``reached`` the target, was ``censored`` by its budget, or ``diverged``.
 
     ``epochs_to_target`` is known only if the target was reached; ``epochs`` and ``steps`` are the totals trained.
-    ``memory_bytes`` is the most memory that the first worker held at an evaluation, on its accelerator or else as a
-    process; ``micro_batch_size`` is the largest found to fit in memory; both are None if unknown. ``measures`` holds
-    every metric other than the target's, at the last evaluation.
+    ``memory_bytes`` is the most memory that the first worker held at an evaluation: memory of its accelerator, or of
+    the process if it has none. ``micro_batch_size`` is the largest size found to fit in memory; both are None if
+    unknown. ``measures`` holds every metric other than the target's, at the last evaluation.
     """
 
     state: str
@@ -83,14 +83,14 @@ class TrainingOutcome:
     measures: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values by name, without those that were not measured."""
+        """Return plain values by name, without values that were not measured."""
         plain = dataclasses.asdict(self)
         further = ("memory_bytes", "micro_batch_size", "measures")
         return {name: value for name, value in plain.items() if value or name not in further}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingOutcome:
-        """Return the outcome from plain values; null metrics come back as NaN."""
+        """Create the outcome from plain values; null metrics become NaN."""
         unknown = {
             name: math.nan for name in ("best_metric", "final_metric") if values[name] is None
         }
@@ -99,7 +99,7 @@ class TrainingOutcome:
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """One start of a training that can be restarted: from which step, on how many workers and nodes, when (UTC)."""
+    """One start of a restartable training run: its first step, its number of workers and nodes, and its time (UTC)."""
 
     step: int
     workers: int
@@ -108,22 +108,21 @@ class TrainingStart:
 
 
 class ReportFile:
-    """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
+    """A JSON-lines file with one object per convergence point, and ``{"outcome": {...}}`` at the end.
 
     A workload with sample images adds ``{"sample_images": {...}}`` after the outcome
-    (:mod:`trainers.loop.sample_images`). A training with a checkpoint adds ``{"started": {...}}``
-    at each start.
+    (:mod:`trainers.loop.sample_images`). A run with a checkpoint adds ``{"started": {...}}`` at each start.
 
-    Every line is flushed as it is written, so that a reader can follow the file and a crash loses none.
+    Every line is flushed as it is written, so that a reader can follow the file and a crash loses no line.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     def start(self, last_step: int = 0, start: TrainingStart | None = None) -> None:
-        """Start the file again, keeping the points up to ``last_step``, which belong to the training that is resumed.
+        """Start the file again, keeping the points up to ``last_step``, which belong to the run that is resumed.
 
-        ``start`` is added, and earlier starts are then kept too, unless the training had ended.
+        If ``start`` is given, it is added, and earlier starts are kept too, unless the run had ended.
         """
         before = _read(self.path) if self.path.exists() else []
         ended = any("outcome" in values for values in before)
@@ -147,7 +146,7 @@ class ReportFile:
         self._append(json_text({"outcome": outcome.to_dict()}))
 
     def sample_images(self, images: Mapping[str, Any]) -> None:
-        """Append sample pictures of the trained model."""
+        """Append sample images of the trained model."""
         self._append(json_text({"sample_images": dict(images)}))
 
     def _append(self, line: str) -> None:
@@ -163,19 +162,19 @@ def read_points(path: Path | str) -> list[ConvergencePoint]:
 
 
 def read_outcome(path: Path | str) -> TrainingOutcome | None:
-    """Return the outcome of a report, or None if the training has not ended."""
+    """Return the outcome of a report, or None if the run has not ended."""
     outcomes = [values["outcome"] for values in _read(path) if "outcome" in values]
     return TrainingOutcome.from_dict(outcomes[-1]) if outcomes else None
 
 
 def read_sample_images(path: Path | str) -> dict[str, Any] | None:
-    """Return the sample pictures in a report, or None if its workload has none."""
+    """Return the sample images in a report, or None if its workload has none."""
     written = [values[key] for values in _read(path) for key in SAMPLE_IMAGES_KEYS if key in values]
     return dict(written[-1]) if written else None
 
 
 def read_starts(path: Path | str) -> list[TrainingStart]:
-    """Return the starts of a training that can be restarted, in order; a training that was never lost has one."""
+    """Return the starts of a restartable training run, in order; a run that was never interrupted has one."""
     return [TrainingStart(**values["started"]) for values in _read(path) if "started" in values]
 
 

@@ -1,10 +1,10 @@
-"""Measure how fast this machine trains: a few updates of a training are timed, with their share of the evaluations.
+"""Measure how fast this machine trains by timing a few updates and their share of the evaluations.
 
     python -m trainers.speed JOBS.json SECONDS
 
 reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then ``[global_batch_size,
-seconds_per_sample]`` for each job, once it is measured. It is a separate process, so that a workload that crashes, or
-uses all the memory of a GPU, does no harm.
+seconds_per_sample]`` for each job, once it is measured. The measurement runs in a separate process, so that a workload
+that crashes, or uses all the memory of a GPU, does no harm.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ UPDATES = 4
 def seconds_per_sample(
     job: TrainingJob, seconds: float, workload: AnyWorkload | None = None
 ) -> float:
-    """Return the seconds per sample of a training, with its share of the evaluations, on one worker.
+    """Return the seconds per sample of a training run, with its share of the evaluations, on one worker.
 
-    The data set is cut so that ``UPDATES`` updates lie between two evaluations, and the evaluation set is cut by the
-    same factor, so that their ratio is the same as in the whole training. The first interval between evaluations is not
-    counted; at least one more is timed, for up to ``seconds``. Raises :class:`~trainers.errors.TrainerError` if
-    training fails.
+    The data set is cut so that there are ``UPDATES`` updates between two evaluations, and the evaluation set is cut by
+    the same factor, so that their ratio is the same as in the whole run. The first interval between evaluations is not
+    counted; at least one more interval is timed, for up to ``seconds``. Raises
+    :class:`~trainers.errors.TrainerError` if training fails.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     batch = job.global_batch_size

@@ -59,18 +59,18 @@ def _arguments() -> argparse.Namespace:
         help="a table like reference_points.csv (the default), or MLPerf's "
         "reference_convergence.csv or runs.csv",
     )
-    source.add_argument("--simulated", type=int, metavar="COUNT", help="so many simulated series")
-    parser.add_argument("--seed", type=int, default=0, help="of the simulated series")
+    source.add_argument("--simulated", type=int, metavar="COUNT", help="number of simulated series")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the simulated series")
     parser.add_argument(
-        "--series", choices=sorted(GROUPS), default="team", help="what a series of runs.csv is"
+        "--series", choices=sorted(GROUPS), default="team", help="how to group runs.csv into series"
     )
     parser.add_argument(
         "--optimizer",
-        help="what trained every row of a table of new series, such as adamw; they are then forecast with the shipped "
-        "beliefs",
+        help="the optimizer of every row in a table of new series, such as adamw; forecasts then use the shipped "
+        "priors",
     )
     parser.add_argument(
-        "--least-rungs", type=int, default=LEAST_RUNGS, help="the shortest prefix that predicts"
+        "--least-rungs", type=int, default=LEAST_RUNGS, help="the fewest rungs to forecast from"
     )
     parser.add_argument(
         "--cases", action="store_true", help="also print every prediction of the joint model"

@@ -3,8 +3,8 @@
     python -m benchmarks.extrapolation.learn [TABLE.csv]
 
 Empirical Bayes: fit every series with the current priors, take for each unknown the mean over series and the spread
-between and within series, and repeat. The initial prior counts as much as ``START_COUNTS`` series, as there are few
-series.
+between and within series, and repeat. As there are few series, the initial prior counts as much as ``START_COUNTS`` of
+them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from hpo.extrapolation.laws.adam_law import UNKNOWN
 from hpo.extrapolation.laws.priors import AdamPriors, LawPriors, NormalPrior
 
 FACTS = Path(__file__).with_name("reference_points.csv")
-# The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
-# On held-out series the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
-# hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
-# must not imply growth right beyond their end.
+# The transition is a little sharper than the hyperbola's, and the epochs of retuned recipes grow a little less than in
+# proportion to B.
+# On held-out series, the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this prior is close
+# to the hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ladders
+# exist, and must not imply growth just beyond their end.
 START = LawPriors(
     log_critical_over_first=NormalPrior(3.0, 2.0),
     log_sharpness=NormalPrior(0.2, 0.25),
@@ -35,10 +36,10 @@ START = LawPriors(
     log_recipe_scatter=NormalPrior(-3.1, 0.4),
 )
 START_COUNTS = 10.0
-# Adam: the power of the rate lies between 1/2 and 1 (arXiv:1812.06162), an update counts less than its rate says, and N
-# is the batch with the fewest epochs within a factor of 1.6. Beyond it the rate is flat: over six grids of AdamW the
-# marginal likelihood is larger by e^10 than with a fall of 0 +- 0.35, by e^40 than with the surge, by e^150 than with a
-# power that continues, and each model size alone confirms it.
+# For Adam, the power of the rate lies between 1/2 and 1 (arXiv:1812.06162), an update has less effect than its rate
+# suggests, and N is within a factor of 1.6 of the batch size with the fewest epochs. Beyond N, the rate is flat: over
+# six grids of AdamW, the marginal likelihood is e^10 times as large as with a fall of 0 +- 0.35, e^40 times as large as
+# with the surge, and e^150 times as large as with a continued power law, and each model size alone confirms this.
 START_OF_ADAM = AdamPriors(
     growth_log_sharpness=NormalPrior(0.2, 0.3),
     growth_log_exponent=NormalPrior(-0.15, 0.15),
@@ -81,7 +82,7 @@ def read_reference_points(path: Path | None = None) -> list[Series]:
 
 
 def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
-    """Group rows with the columns of the table of facts into series."""
+    """Group rows that have the columns of the table of facts into series."""
     found: dict[str, list[AggregateRow]] = {}
     for row in rows:
         settings = {name: float(row[name]) for name in SETTINGS if row.get(name)}
@@ -120,7 +121,7 @@ def _believed(
 def learn_adam(
     sweeps: Sequence[Evidence], *, rng: np.random.Generator, rounds: int = ROUNDS_OF_ADAM
 ) -> AdamPriors:
-    """Learn priors for the law of Adam in the same way, from sweeps of trials with it, each of one workload."""
+    """Learn priors for the law of Adam in the same way, from sweeps with Adam, each on one workload."""
     found = START_OF_ADAM
     for _ in range(rounds):
         believed = []

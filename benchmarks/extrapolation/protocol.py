@@ -1,8 +1,8 @@
 """The protocol: every prefix of at least three rungs of a series predicts every larger rung.
 
-A rung is a batch size; if a series has several configurations of one batch size, all of them are seen, or each
-is predicted. Each series counts once: the median over its cases, then the median over series, by how far the predicted
-rung is beyond the largest rung seen.
+A rung is a batch size; if a series has several configurations of one batch size, either all of them are seen or each
+is predicted. Each series counts once: scores are medians over its cases, then medians over series, by how far the
+predicted rung lies beyond the largest rung seen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Forecaster: TypeAlias = Callable[
 
 @dataclass(frozen=True)
 class Case:
-    """One prediction: the distance is in times the largest rung seen.
+    """One prediction; ``distance`` is the ratio of the predicted rung to the largest rung seen.
 
     The target was reached somewhere in (observed - resolution, observed].
     """
@@ -53,12 +53,12 @@ class Case:
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds the observed epochs."""
+        """Whether the interval contains the observed epochs."""
         return self.low <= self.observed <= self.high
 
     @property
     def met(self) -> bool:
-        """Whether the interval holds any epochs at which the target may have been reached."""
+        """Whether the interval contains a number of epochs at which the target may have been reached."""
         return self.low <= self.observed and self.observed - self.resolution <= self.high
 
 
@@ -87,7 +87,7 @@ class Score:
 
 
 def load(path: Path | None, runs_of: str = "team") -> list[Series]:
-    """Load series from the table of facts, one of its format, or MLPerf's files; the header decides which.
+    """Load series from the table of facts, a table in its format, or one of MLPerf's files, according to the header.
 
     ``runs_of`` says how rows of runs.csv form series: a key of ``runs.GROUPS``.
     """
@@ -109,7 +109,7 @@ def load(path: Path | None, runs_of: str = "team") -> list[Series]:
 
 
 def cases(series: Series, forecaster: Forecaster, least_rungs: int = LEAST_RUNGS) -> Iterator[Case]:
-    """All predictions of one series."""
+    """Yield all predictions of one series."""
     rows = sorted(series.rows, key=lambda row: row.global_batch_size)
     batches = sorted({row.global_batch_size for row in rows})
     for seen in range(least_rungs, len(batches)):
@@ -132,7 +132,7 @@ def cases(series: Series, forecaster: Forecaster, least_rungs: int = LEAST_RUNGS
 
 
 def score(found: Sequence[Case]) -> Score:
-    """The score of the cases of one forecaster."""
+    """Return the score of one forecaster over its cases."""
     binned = [[case for case in found if low < case.distance <= high] for low, high in DISTANCES]
     grouped = [_by_series(group) for group in binned]
     errors = [[case.error for case in group] for group in binned]

@@ -42,7 +42,7 @@ DEEPCAM_SAMPLES = 121_266  # training samples, according to every DeepCAM log
 
 
 def fact(row: Mapping[str, str]) -> dict[str, Any]:
-    """One row of the table of facts."""
+    """Return one row of the table of facts."""
     hyperparameters = json.loads(row["hyperparams"])
     settings = {
         name: next((hyperparameters[key] for key in keys if key in hyperparameters), "")

@@ -1,10 +1,10 @@
-"""Series from MLPerf's runs.csv, one row per result log: what one team tuned in one round with one code base.
+"""Series from MLPerf's runs.csv, one row per result log; a series is what one team tuned in one round and code base.
 
 A series is one benchmark, target, round, team, framework (without its version) and optimizer: a team tunes its batch
-sizes together, and targets, rounds and code bases change the epochs on their own. ``round`` pools the teams of a round
-that use one framework, as the rules let them adopt each other's hyperparameters. A rung is a batch size; its rows are
-its configurations, each the mean over its runs. Left out: the open division, where model and data may differ; runs
-that did not reach the target; runs without a batch size.
+sizes together, and a different target, round or code base changes the epochs by itself. ``round`` pools the teams of a
+round that use one framework, as the rules let them adopt each other's hyperparameters. A rung is a batch size; its rows
+are its configurations, each the mean over its runs. The open division, where model and data may differ, is left out, as
+are runs that did not reach the target and runs without a batch size.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SCHEDULE = (
     "decay_type",
     "end_lr",
     "schedule_total_epochs",
-)  # distinguishes configurations, but is not an extrapolated setting
-# as the logs name them; the first that is found counts, as partners of NVIDIA list the whole container
+)  # these distinguish configurations, but are not extrapolated
+# frameworks as the logs name them; the first match counts, as NVIDIA's partners list the whole container
 FRAMEWORKS = {
     "mxnet": "mxnet",
     "paddle": "paddle",
@@ -50,7 +50,7 @@ FRAMEWORKS = {
 
 @dataclass(frozen=True)
 class CoarseRow(AggregateRow):
-    """A configuration evaluated every ``resolution_epochs``: the target was reached up to that much earlier."""
+    """A configuration evaluated every ``resolution_epochs``: the target may have been reached that much earlier."""
 
     resolution_epochs: float = 0.0
 

@@ -1,8 +1,8 @@
-"""Simulated series with a known truth, far wider than the model's priors and partly contradicting its law.
+"""Simulated series with a known truth, drawn far more widely than the model's priors and partly contradicting its law.
 
-Drawn per series: the law of the epochs (mostly the generalised hyperbola, sometimes a power law or a sharp corner,
-which the model does not know), the ladder, the scatter of recipes and of single runs, the number of runs that a row
-averages, whether it includes their spread, the evaluation interval, the unit, and a tuned learning rate.
+Each series has its own draw of the law of the epochs (mostly the generalised hyperbola, sometimes a power law or a
+sharp corner, which the model does not know), the ladder, the scatter of recipes and of single runs, the number of runs
+that a row averages, whether it includes their spread, the evaluation interval, the unit, and a tuned learning rate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_EPOCHS, UNITS = (0.5, 100.0), (1.0, 1.0, 1e6)  # epochs, or samples of a dat
 FIRST_BATCH, STEP = (8.0, 8192.0), (1.3, 3.0)
 CRITICAL_OVER_FIRST, SHARPNESS, EXPONENT, POWER = (1.0, 200.0), (0.6, 4.0), (0.5, 1.2), (0.05, 0.6)
 RECIPE_SCATTER, SEED_SCATTER, RUNS = (0.01, 0.12), (0.01, 0.2), (1, 3, 5, 10, 20)
-COARSENESS = (0.01, 0.08)  # of the fewest epochs, between evaluations
+COARSENESS = (0.01, 0.08)  # evaluation interval as a share of the fewest epochs
 MAX_RATE, NOISE_OVER_CRITICAL, RATE_EXPONENT, RATE_SCATTER = (
     (1e-3, 30.0),
     (0.1, 10.0),

@@ -1,4 +1,4 @@
-"""A log-log plot as SVG text, without a plotting library: lines, bands, points, a legend."""
+"""A log-log plot as SVG text, without a plotting library: lines, bands, points, and a legend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 20, 20, 50
 
 
 class Picture:
-    """Axes from ``x`` = (low, high) and ``y`` = (low, high), both logarithmic."""
+    """A plot with logarithmic axes over ``x`` = (low, high) and ``y`` = (low, high)."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Picture:
         self._axes(x_title, y_title, x, y)
 
     def line(self, x: Numbers, y: Numbers, colour: str, name: str, *, dashed: bool = False) -> None:
-        """Add a line through (x, y); without a name it is not in the legend."""
+        """Add a line through (x, y); a line without a name is left out of the legend."""
         style = ' stroke-dasharray="6 4"' if dashed else ""
         self._marks.append(
             f'<polyline points="{self._path(x, y)}" fill="none" stroke="{colour}" '

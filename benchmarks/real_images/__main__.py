@@ -45,7 +45,7 @@ def main() -> None:
         "--output",
         type=Path,
         default=Path("real_images"),
-        help="where sweeps and trainings are kept; run again to go on (default: %(default)s)",
+        help="where sweeps and trainings are kept; run again to continue (default: %(default)s)",
     )
     options = parser.parse_args()
     if options.case == "cifar10" and (options.data is None or not options.data.is_dir()):

@@ -1,9 +1,9 @@
-"""Forecasts at 4 and 8 times the ladder on real trainings, compared with rules of thumb and the optimum.
+"""Compares forecasts at 4 and 8 times the ladder, on real runs, with rules of thumb and the optimum.
 
     python -m benchmarks.real_panel --data FOLDER       # CIFAR-10: FOLDER/train/CLASS/*.jpg and FOLDER/test/CLASS/*.jpg
 
-Sweeps, trains at the target batches, then prints the tables; --stage selects some of these. Finished work is kept in
---output and not repeated. Protocol and results: benchmarks/real_panel/README.md.
+Runs the sweeps, trains at the target batches, then prints the tables; --stage selects some of these steps. Finished
+work is kept in --output and not repeated. Protocol and results: benchmarks/real_panel/README.md.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ def main() -> None:
         "--only",
         choices=("built", "held_out", "all"),
         default="all",
-        help="the cases that the laws were built with, those that were not looked at, or all",
+        help="the cases that the laws were built with, the held-out ones, or all",
     )
     parser.add_argument(
-        "--case", nargs="+", metavar="NAME", help="these cases only, such as digits-sgd"
+        "--case", nargs="+", metavar="NAME", help="use only these cases, such as digits-sgd"
     )
     parser.add_argument(
         "--data",
         type=Path,
         help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and "
-        "test/CLASS/*.jpg; without it their cases are left out",
+        "test/CLASS/*.jpg; without it, the CIFAR-10 cases are left out",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("real_panel"),
-        help="where sweeps and trainings are kept; run again to go on (default: %(default)s)",
+        help="where sweeps and runs are kept; run again to continue (default: %(default)s)",
     )
     parser.add_argument(
         "--sweeps",
         type=int,
         metavar="N",
-        help="at most so many new sweeps of a case, where time is short (default: all)",
+        help="the maximum number of sweeps per case, if time is short (default: all)",
     )
     parser.add_argument(
         "--lookup",
         action="store_true",
-        help="score by the brute force nearby, without trainings of the recommendations: for work on "
+        help="score recommendations by nearby brute-force runs, without training them: for work on "
         "the laws",
     )
     options = parser.parse_args()
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
-    """Yield the brute force of all cases, first seeds first, in random order so that partial results are useful."""
+    """Yield the brute-force runs of all cases, seed by seed, in random order so that partial results are useful."""
     for seed in range(GRID_SEEDS):
         for case in wanted:
             settings = [
@@ -112,7 +112,7 @@ def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
 
 
 def _recommended(wanted: list[cases.Case], folder: Path) -> Iterator[trainings.Wanted]:
-    """Yield the recommendations after each sweep with all seeds, the forecasts' first."""
+    """Yield the recommended runs after each sweep with all seeds, starting with those of the forecasts."""
     found = [
         (case, each)
         for case in wanted

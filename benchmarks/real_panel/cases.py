@@ -23,12 +23,12 @@ WORKLOADS = "benchmarks.real_panel.workloads"
 class Case:
     """One workload with one optimizer.
 
-    ``search`` holds the fixed and searched settings besides the warmup. ``epochs`` is the budget of one training on the
-    ladder, ``epochs_beyond`` at the target batches: a training that has not reached the target by then is lost.
-    ``samplers`` maps each sampler to its number of sweeps, ``seeds`` is the number of trainings per recommendation.
-    Brute force tries ``grid_rates`` learning rates from ``grid_from`` on, each ``grid_step`` times the previous, with
-    ``grid_warmups`` warmups each; a case without ``grid_from`` is compared with the best of ``optimum_of``. A
-    ``held_out`` case was not inspected while the laws were developed.
+    ``search`` holds the fixed and searched settings besides the warmup. ``epochs`` is the budget of one run on the
+    ladder, and ``epochs_beyond`` that of one at the target batches: a run that has not reached the target by then is
+    lost. ``samplers`` maps each sampler to its number of sweeps, and ``seeds`` is the number of runs per
+    recommendation. Brute force tries ``grid_rates`` learning rates from ``grid_from`` on, each ``grid_step`` times the
+    previous, with ``grid_warmups`` warmups each; a case without ``grid_from`` is compared with the best of
+    ``optimum_of``. A ``held_out`` case was not inspected while the laws were developed.
     """
 
     workload: str
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """``workload-optimizer``."""
+        """The name of the case: ``workload-optimizer``."""
         return f"{self.workload}-{self.optimizer}"
 
     @property
@@ -71,7 +71,7 @@ class Case:
                 yield self.spec(sampler, number)
 
     def spec(self, sampler: str, number: int) -> StudySpec:
-        """Return one sweep."""
+        """Return the study spec of one sweep."""
         return StudySpec.from_dict(
             {
                 "name": f"{self.name}-{sampler}-{number}",
@@ -96,13 +96,13 @@ class Case:
 
 
 def panel(images: Path | None, output: Path) -> list[Case]:
-    """Return all cases, those on CIFAR-10 only if ``images`` is its folder. ``output`` gets links to used images."""
+    """Return all cases, including CIFAR-10 if ``images`` is its folder; links to the used images go to ``output``."""
     found = [*_digits(), *_cells(), *_climate(), *_text()]
     return found if images is None else [*found, *_cifar(_subset(images, output / "images"))]
 
 
 def _digits() -> Iterator[Case]:
-    """Yield scikit-learn's digits, 1,437 to train, randomly shifted by a pixel: a small network with batch norm."""
+    """Yield cases on scikit-learn's digits (1,437 to train, randomly shifted by a pixel): a network with batch norm."""
     common: dict[str, Any] = {
         "workload": "digits",
         "class_name": "Images",
@@ -144,7 +144,7 @@ def _digits() -> Iterator[Case]:
 
 
 def _cifar(images: Path) -> Iterator[Case]:
-    """Yield 2,560 CIFAR-10 images of 16x16 pixels: two networks without batch norm (plain, dense), and one with it."""
+    """Yield cases on 2,560 CIFAR-10 images of 16x16 pixels, with batch norm and without it (plain, dense)."""
     common: dict[str, Any] = {
         "class_name": "Images",
         "metric": "top1",
@@ -216,7 +216,7 @@ def _cifar(images: Path) -> Iterator[Case]:
 
 
 def _cells() -> Iterator[Case]:
-    """Yield the project's example of a custom workload: 427 tumours to train, a perceptron."""
+    """Yield cases on the project's example of a custom workload: a perceptron trained on 427 tumours."""
     common: dict[str, Any] = {
         "workload": "cells",
         "class_name": "Cells",
@@ -243,7 +243,7 @@ def _cells() -> Iterator[Case]:
 
 
 def _climate() -> Iterator[Case]:
-    """Yield generated climate fields with a small DeepLabv3+: a smaller examples/climate.yaml."""
+    """Yield the case on generated climate fields with a small DeepLabv3+: a smaller examples/climate.yaml."""
     yield Case(
         workload="climate",
         optimizer="adam",
@@ -276,7 +276,7 @@ def _climate() -> Iterator[Case]:
 
 
 def _text() -> Iterator[Case]:
-    """Yield prediction of the next character of English text, 2,048 windows of 16: a transformer with layer norm."""
+    """Yield cases on next-character prediction in English text, 2,048 windows of 16: a transformer with layer norm."""
     common: dict[str, Any] = {
         "workload": "text",
         "class_name": "Text",
@@ -301,7 +301,7 @@ def _of_today(
     adamw_rates: tuple[float, float],
     fixed: Mapping[str, Any] | None = None,
 ) -> Iterator[Case]:
-    """Yield Muon, whose rate is scaled to match AdamW's, and Schedule-Free AdamW with rates a few times as high."""
+    """Yield cases with Muon, its rate scaled to match AdamW's, and Schedule-Free AdamW with rates 3 times as high."""
     low, high = adamw_rates
     for optimizer, rates in (("muon", (low, high)), ("schedule_free_adamw", (3 * low, 3 * high))):
         yield Case(

@@ -32,7 +32,7 @@ METHODS = (*FORECASTS, *(f"{rule}, {start}" for start in STARTS for rule in RULE
 class Recommended:
     """All recommendations after one sweep at one target batch, by method, and the forecasts behind the first two.
 
-    ``race_share`` is the samples of the race over those of the sweep, None if there was no race.
+    ``race_share`` is the ratio of the race's samples to the sweep's, or None if there was no race.
     """
 
     sweep: str

@@ -18,9 +18,9 @@ from benchmarks.real_panel.trainings import Trainings
 
 @dataclass(frozen=True)
 class Score:
-    """One method after one sweep at one target batch: ``runs`` trainings, the geometric mean of their epochs.
+    """The score of one method after one sweep at one target batch, from the geometric mean epochs of ``runs`` runs.
 
-    ``regret`` is the log of ``epochs`` over the optimum, None if that is unknown.
+    ``regret`` is the log ratio of these epochs to the optimum, or None if the optimum is unknown.
     """
 
     case: Case
@@ -100,9 +100,9 @@ def scores(
 
 
 def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Score]:
-    """Score every method by the surface of nearby trainings: a quick estimate during development, not a measurement.
+    """Score every method by the surface of nearby runs: a quick estimate during development, not a measurement.
 
-    ``lost`` is the expected loss of one run. The result is empty if the surface lacks a tuned setting.
+    ``lost`` is the probability that one run is lost. The result is empty if the surface lacks a tuned setting.
     """
     found = []
     for each in recommended:
@@ -135,7 +135,7 @@ def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -
 
 
 def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Held]:
-    """Return the forecasts that were trained with all seeds of their case."""
+    """Return the forecasts whose settings were trained with all seeds of their case."""
     found = []
     for each in recommended:
         for method, forecast in each.forecasts.items():
@@ -161,7 +161,7 @@ def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) ->
 
 
 def mean_over_sweeps(found: Iterable[Score], value: Callable[[Score], float | None]) -> Mean | None:
-    """Return the mean of a value; both batches of a sweep are one draw, and the standard error is over sweeps."""
+    """Return the mean of a value; both batches of a sweep count as one draw, and the standard error is over sweeps."""
     by_sweep: dict[str, list[float]] = defaultdict(list)
     for score in found:
         each = value(score)
@@ -175,7 +175,7 @@ def mean_over_sweeps(found: Iterable[Score], value: Callable[[Score], float | No
 
 
 def over_forecast(found: Sequence[Score], method: str) -> Mean | None:
-    """Return the log of a method's epochs over the forecast's, paired by sweep, batch and seeds."""
+    """Return the log ratio of a method's epochs to the forecast's, paired by sweep, batch and seeds."""
     forecast = {
         (score.sweep, score.times): score.log_epochs for score in found if score.method == FORECAST
     }

@@ -1,8 +1,8 @@
-"""The epochs over learning rate and warmup at a target batch, smoothed over all trainings there.
+"""Epochs as a function of learning rate and warmup at a target batch, smoothed over all runs there.
 
 A Gaussian process models log epochs over the log rate and the log of the warmup in updates (Rasmussen and Williams
-2006, equations 2.25 and 2.26), so that the optimum is not a lucky training. Lost trainings are smoothed separately, by
-a mean weighted by distance.
+2006, equations 2.25 and 2.26), so that the optimum is not just a lucky run. Lost runs are smoothed separately, by a
+distance-weighted mean.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Array: TypeAlias = NDArray[np.float64]
 
 LENGTHS = np.array([0.9, 1.5])  # length scales of log epochs, in log rate and log updates of warmup
 HEIGHT, NOISE = 0.7, 0.13  # standard deviations of log epochs: over the surface and between seeds
-NEAR = np.array([0.35, 0.7])  # length scales over which lost trainings are averaged
-SAFE = 0.1  # largest share of lost trainings nearby for settings to be the optimum
+NEAR = np.array([0.35, 0.7])  # length scales over which lost runs are averaged
+SAFE = 0.1  # largest share of lost runs nearby for settings to be the optimum
 
 
 class Surface:
-    """The estimate from trainings at one batch for any rate and warmup; ``updates_per_epoch`` at that batch."""
+    """The estimate for any rate and warmup from runs at one batch size, with its ``updates_per_epoch``."""
 
     def __init__(self, trainings: Sequence[Training], updates_per_epoch: float) -> None:
         self._updates_per_epoch = updates_per_epoch
@@ -33,7 +33,7 @@ class Surface:
         held = self._lost == 0
         if not held.any():
             raise ValueError(
-                "a surface needs at least one training that reached the target, but got none of "
+                "a surface needs at least one run that reached the target, but got none of "
                 f"{len(trainings)}"
             )
         self._reached = self._places[held]
@@ -44,18 +44,18 @@ class Surface:
         self._weights = np.linalg.solve(covariance, logs - self._mean)
 
     def log_epochs(self, settings: Sequence[Mapping[str, float]]) -> Array:
-        """Return smoothed log epochs of trainings that reach the target, shape ``(settings,)``."""
+        """Return smoothed log epochs of runs that reach the target, shape ``(settings,)``."""
         places = self._place(settings)
         return np.asarray(self._mean + _covariance(places, self._reached) @ self._weights)
 
     def lost(self, settings: Sequence[Mapping[str, float]]) -> Array:
-        """Return the share of nearby trainings that were lost, shape ``(settings,)``."""
+        """Return the share of nearby runs that were lost, shape ``(settings,)``."""
         weights = np.exp(-0.5 * _squares(self._place(settings), self._places, NEAR)) + 1e-12
         return np.asarray(weights @ self._lost / weights.sum(axis=1))
 
     @property
     def best(self) -> dict[str, float]:
-        """The trained settings with the fewest smoothed epochs among those with hardly any losses nearby."""
+        """The trained settings with the fewest smoothed epochs among those with hardly any lost runs nearby."""
         risky = self.lost(self._settings) > SAFE
         logs = self.log_epochs(self._settings)
         return dict(
@@ -69,10 +69,11 @@ class Surface:
 
 
 def log_optimum(trainings: Sequence[Training], updates_per_epoch: float) -> float | None:
-    """Return the log of the fewest epochs: settings chosen by half of the seeds, evaluated by the other, both ways.
+    """Return the log of the fewest epochs: settings chosen on half of the seeds, evaluated on the other.
 
-    The lowest of many noisy values is biased low; the other seeds' value at the chosen settings is not. With trainings
-    of only one half it is their own lowest smoothed value; None if none reached the target.
+    Both halves take either part, and the results are averaged. The lowest of many noisy values is biased low; the other
+    seeds' value at the chosen settings is not. With runs of only one half, the result is their own lowest smoothed
+    value; it is None if no run reached the target.
     """
     halves = [[each for each in trainings if each.seed % 2 == half] for half in (0, 1)]
     surfaces = [

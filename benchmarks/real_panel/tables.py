@@ -35,9 +35,9 @@ def lines(
     *,
     lookup: bool = False,
 ) -> Iterator[str]:
-    """Return all tables of ``cases``; ``known`` are all cases, among which the optimum of another is looked up.
+    """Return all tables of ``cases``; ``known`` are all cases, in which the optimum of a reference case is looked up.
 
-    With ``lookup`` recommendations are scored by nearby trainings, and need no trainings of their own.
+    With ``lookup``, recommendations are scored by nearby runs and need no runs of their own.
     """
     found = [
         score

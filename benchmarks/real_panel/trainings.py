@@ -1,4 +1,4 @@
-"""Real trainings at the target batches, stored as JSON lines with their whole curves."""
+"""Real training runs at the target batches, stored as JSON lines with their full curves."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainers.begin import begin_training
 from trainers.report import ConvergencePoint
 from trainers.workloads import AnyWorkload, load_workload
 
-FIRST_SEED = 100  # seeds from here on: the sweeps train with smaller ones
+FIRST_SEED = 100  # the smallest seed used here; the sweeps train with smaller seeds
 LOST_EPOCHS = 300.0
-"""Epochs assigned to a training that did not reach the target within its budget."""
+"""Epochs assigned to a run that did not reach the target within its budget."""
 
 Settings = Mapping[str, float]
 """The tuned settings by name, rounded to three digits."""
@@ -28,7 +28,7 @@ Settings = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A requested training."""
+    """A requested training run."""
 
     case: Case
     global_batch_size: int
@@ -38,9 +38,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Training:
-    """One training at a target batch; ``state`` is that of its outcome, or "hopeless" if it was given up.
+    """One run at a target batch; ``state`` is the state of its outcome, or "hopeless" if it was given up.
 
-    ``curve`` is its metric after ``curve_epochs`` epochs, ``losses`` the mean training loss between them.
+    ``curve`` is the metric after each of ``curve_epochs``, and ``losses`` is the mean training loss between them.
     """
 
     case: str
@@ -56,7 +56,7 @@ class Training:
 
     @property
     def lost(self) -> bool:
-        """Whether it did not reach the target."""
+        """Whether the run did not reach the target."""
         return self.state != "reached"
 
     @property
@@ -66,7 +66,7 @@ class Training:
 
 
 class Trainings:
-    """The trainings in a folder, one file for each case."""
+    """The runs stored in a folder, one file for each case."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "trainings"
@@ -79,7 +79,7 @@ class Trainings:
                 ] = found
 
     def of(self, case: Case, global_batch_size: int) -> list[Training]:
-        """Return all trainings of a case at a batch."""
+        """Return all runs of a case at a batch size."""
         return [
             each
             for each in self._held.values()
@@ -89,7 +89,7 @@ class Trainings:
     def find(
         self, case: Case, global_batch_size: int, settings: Settings, seeds: int
     ) -> list[Training]:
-        """Return the existing trainings of the first ``seeds`` seeds with given settings."""
+        """Return the existing runs of the first ``seeds`` seeds with given settings."""
         keys = (
             _key(case.name, global_batch_size, rounded(settings), FIRST_SEED + seed)
             for seed in range(seeds)
@@ -97,7 +97,7 @@ class Trainings:
         return [self._held[key] for key in keys if key in self._held]
 
     def train_missing(self, wanted: Iterable[Wanted]) -> None:
-        """Run every missing training, in the given order."""
+        """Train every missing run, in the given order."""
         trainers: dict[str, Callable[[Wanted], Training]] = {}
         for each in wanted:
             key = _key(each.case.name, each.global_batch_size, dict(each.settings), each.seed)
@@ -118,7 +118,7 @@ def rounded(settings: Settings) -> dict[str, float]:
 
 
 def wanted(case: Case, global_batch_size: int, settings: Settings, seed: int) -> Wanted:
-    """Return the training with the ``seed``-th seed, counted from 0."""
+    """Return the requested run with the ``seed``-th seed, counted from 0."""
     return Wanted(
         case, global_batch_size, tuple(sorted(rounded(settings).items())), FIRST_SEED + seed
     )
@@ -140,7 +140,7 @@ def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
 
 
 def train_samples(case: Case) -> int:
-    """Return the samples in an epoch."""
+    """Return the number of samples in an epoch."""
     return workload(case).train_samples
 
 
@@ -188,7 +188,7 @@ def _trainer(case: Case) -> Callable[[Wanted], Training]:
 
 
 def _hopeless(case: Case, points: Sequence[ConvergencePoint]) -> bool:
-    """Whether a training used a quarter of its budget without ever getting halfway to the target."""
+    """Return whether a run used a quarter of its budget without ever getting halfway to the target."""
     return (
         points[-1].epochs >= case.epochs_beyond / 4
         and max(point.metric for point in points) < case.target / 2

@@ -1,7 +1,7 @@
-"""The workloads of the panel: small networks whose sweeps need minutes of one core and no other process.
+"""The workloads of the panel: small networks whose sweeps take minutes on one core, in a single process.
 
-The trainings are real, by the project's own loop. ``simulated`` makes a sweep train them one after the other in its own
-process, as actors would cost more than they save.
+The runs are real, trained by the project's own loop. ``simulated`` makes a sweep train them one after the other in its
+own process, as actors would cost more than they save.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CHANNELS = (8, 16, 32)
 class Images(ResNetWorkload):
     """Images with the data options of the workload ``resnet``, and ``network``.
 
-    ``resnet`` is that of the workload; ``normalized`` and ``plain`` are three 3x3 convolutions with and without batch
-    normalization, global average pooling, and a linear layer; ``dense`` is two convolutions and two linear layers
-    without normalization. The largest stable rate at the start depends on the warmup most for the last.
+    ``resnet`` is the workload's own network; ``normalized`` and ``plain`` are three 3x3 convolutions with and without
+    batch normalization, global average pooling, and a linear layer; ``dense`` is two convolutions and two linear layers
+    without normalization. For ``dense``, the largest stable rate at the start depends most on the warmup.
     """
 
     simulated: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class Images(ResNetWorkload):
         super().__init__({name: value for name, value in data.items() if name != "network"})
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """The network that the data option names."""
+        """Return the network that the data option names."""
         if self.network == "resnet":
             return super().build_model(settings)
         if self.network == "dense":
@@ -73,7 +73,7 @@ class Climate(SegmentationWorkload):
 
 
 class Text(Workload):
-    """The next character of English text: the help pages on the Python language, which every Python includes.
+    """Next-character prediction on English text: the help pages on the Python language, which every Python includes.
 
     The model is a pre-norm transformer (arXiv:2002.04745) of one block with 32 features and two heads. A sample is a
     window of 16 characters, each of which is predicted from those before it.
@@ -96,15 +96,15 @@ class Text(Workload):
         self.test = windows[order[-self.evaluation_samples :]]
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:  # noqa: ARG002
-        """Output ``(n, window, characters)``."""
+        """Return a model with output ``(n, window, characters)``."""
         return Transformer(self.characters, self.window, self.features)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """Return codes of characters ``(n, window)``, and those of the following characters."""
+        """Return character codes ``(n, window)``, and the codes of the characters that follow."""
         return self.train[indices, :-1], self.train[indices, 1:]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Return the same for held-out windows."""
+        """Return the same as :meth:`training_batch` for held-out windows."""
         return self.test[indices, :-1], self.test[indices, 1:]
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
@@ -122,7 +122,7 @@ class Text(Workload):
 
 
 class Transformer(nn.Module):
-    """One block with normalization before attention and perceptron, for ``(n, window)`` codes of characters."""
+    """A transformer block, normalized before attention and perceptron, for ``(n, window)`` codes of characters."""
 
     def __init__(self, characters: int, window: int, features: int, heads: int = 2) -> None:
         super().__init__()
@@ -158,9 +158,9 @@ def convolutional_network(
 ) -> nn.Sequential:
     """Return three convolutions for images ``(n, channels, size, size)``; output ``(n, classes)``.
 
-    With ``group_size`` each is followed by batch normalization over that many samples; without, each has a bias.
-    Weights are initialized as by He et al. (arXiv:1502.01852), biases with 0. For images of more than 8 pixels a side
-    the first convolution has a stride of 2, too.
+    With ``group_size``, each is followed by batch normalization over that many samples; without it, each has a bias.
+    Weights are initialized as by He et al. (arXiv:1502.01852), biases with 0. For images of more than 8 pixels a side,
+    the first convolution also has a stride of 2.
     """
     layers: list[nn.Module] = []
     for number, (inputs, outputs) in enumerate(pairwise((channels, *CHANNELS))):
@@ -177,7 +177,7 @@ def convolutional_network(
 def dense_network(channels: int, size: int, classes: int) -> nn.Sequential:
     """Return two convolutions of stride 2 and two linear layers, unnormalized, for ``(n, channels, size, size)``.
 
-    Output ``(n, classes)``. ``size`` must be a multiple of 4. Initialized as :func:`convolutional_network`.
+    The output is ``(n, classes)``. ``size`` must be a multiple of 4. Weights are as in :func:`convolutional_network`.
     """
     network = nn.Sequential(
         nn.Conv2d(channels, 16, 3, 2, padding=1),

@@ -1,9 +1,9 @@
-"""Regret against samples spent, on real trainings: python -m benchmarks.search_economy --output FOLDER.
+"""Measures regret against samples spent, on real runs: python -m benchmarks.search_economy --output FOLDER.
 
-    python -m benchmarks.search_economy --stage train --case digits-sgd --output FOLDER  # the trainings to look up
+    python -m benchmarks.search_economy --stage train --case digits-sgd --output FOLDER  # the runs to look up
     python -m benchmarks.search_economy --stage search table --output FOLDER             # searches on all of them
 
-Trainings and searches are kept in --output as JSON lines and not repeated. Protocol and results: README.md beside
+Training runs and searches are kept in --output as JSON lines and not repeated. Protocol and results: README.md beside
 this file.
 """
 
@@ -41,7 +41,7 @@ PUBLISHED: dict[str, tuple[Any, str, int]] = {
         for batch in DEBERTA_BATCHES
     },
 }
-"""Constructor, file and batch of each landscape of published trainings."""
+"""Constructor, file and batch size of each landscape of published runs."""
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stage", choices=STAGES, nargs="+", default=["search", "table"])
-    parser.add_argument("--case", nargs="+", metavar="NAME", help="these cases only")
+    parser.add_argument("--case", nargs="+", metavar="NAME", help="use only these cases")
     parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument(
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument(
         "--published",
         type=Path,
-        help="opda's folder: alexnet_tuning.jsonl.gz and deberta-base_tuning.jsonl.gz; without it they are left out",
+        help="opda's folder: alexnet_tuning.jsonl.gz and deberta-base_tuning.jsonl.gz; without it, both are left out",
     )
     parser.add_argument("--output", type=Path, default=Path("search_economy"))
     parser.add_argument("--picture", type=Path, help="where to write the picture (SVG)")
@@ -98,7 +98,7 @@ def landscapes(
     published: Path | None = None,
     wanted: list[str] | None = None,
 ) -> Iterator[Landscape]:
-    """Return the landscapes of cases with grids in ``folder``, the panel's ``known``, and the published trainings."""
+    """Yield the landscapes of ``known`` panel cases with complete grids in ``folder``, and of the published runs."""
     for name, case in known.items():
         held = grids.read(name, folder / "trainings")
         if (wanted is None or name in wanted) and grids.complete(case, held):
@@ -110,7 +110,7 @@ def landscapes(
 
 
 def _search(found: list[Landscape], methods: list[str], seeds: int, results: Path) -> None:
-    """Run every search that is not in the file: the first seed of all, then the second."""
+    """Run every search that is not in the file: the first seed of every search, then the second, and so on."""
     held = {(row["case"], row["method"], row["seed"]) for row in _read(results)}
     for seed in range(seeds):
         for landscape in found:

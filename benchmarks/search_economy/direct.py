@@ -1,8 +1,8 @@
-"""Searches directly at the target batch, by Optuna's samplers and pruners with their defaults.
+"""Searches directly at the target batch size with Optuna's samplers and pruners, at their defaults.
 
-A training may take as long as the landscape allows; pruners check it after a sixteenth and a quarter of that. They
-recommend the settings of the training that reached the target soonest; before that, of those trained longest the one
-with the best metric; before any training, the middle of the ranges.
+A run may take as long as the landscape allows; pruners check it after a sixteenth and a quarter of that. The searches
+recommend the settings of the run that reached the target soonest. Before any run has reached it, they recommend the run
+with the best metric among those trained longest; before any run at all, the middle of the ranges.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import optuna
 from benchmarks.search_economy.protocol import Landscape, Seen, Settings, Step
 
 RESOURCES = 64
-"""Resources of the longest training."""
+"""Resource units of the longest run."""
 
 RUNGS = (4, 16)
-"""Resources at which pruners check."""
+"""Resource units at which pruners check a run."""
 
 Sampler = Callable[[int], optuna.samplers.BaseSampler]
 
@@ -62,7 +62,7 @@ class DirectSearch:
         self._number = 0
 
     def next(self, seen: Sequence[Seen]) -> Step:
-        """Return the next rung of the current training, or a new one if that has ended or is pruned."""
+        """Return the next rung of the current run, or a new run if the current one has ended or is pruned."""
         if self._trial is not None:
             now = seen[self._number]
             if now.state == "paused" and not self._pruned(now):
@@ -73,7 +73,7 @@ class DirectSearch:
         return self._until(settings, 0.0, None)
 
     def recommendation(self, seen: Sequence[Seen]) -> Settings:
-        """Return the settings of the best training so far."""
+        """Return the settings of the best run so far."""
         if not seen:
             return {
                 name: math.sqrt(each.low * each.high) if each.log else (each.low + each.high) / 2
@@ -82,7 +82,7 @@ class DirectSearch:
         return min(seen, key=self._standing).settings
 
     def _standing(self, one: Seen) -> tuple[float, float]:
-        """Rank a training, lower is better: by epochs to the target, else by how long and how well it trained."""
+        """Rank a run (lower is better) by epochs to the target, or else by how long and how well it trained."""
         if one.epochs_to_target is not None:
             return -math.inf, one.epochs_to_target
         rung = sum(one.epochs[-1] >= self._epochs(each) for each in RUNGS)
@@ -94,7 +94,7 @@ class DirectSearch:
         wanted = self._suggested(trial)
         settings = self._landscape.nearest(self._landscape.target_batch, wanted, tried)
         if any(not math.isclose(settings[name], wanted[name], rel_tol=0.01) for name in wanted):
-            # only some settings can be trained: the sampler is told those that are
+            # only some settings can be trained, so the sampler gets the trained ones instead
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
             self._study.enqueue_trial(settings)
             trial = self._study.ask()
@@ -146,10 +146,10 @@ class DirectSearch:
 
 
 class PromotingSearch(DirectSearch):
-    """ASHA as published (arXiv:1810.05934, algorithm 2): trainings pause at each rung, and the best are promoted.
+    """ASHA as published (arXiv:1810.05934, algorithm 2): runs pause at each rung, and the best are promoted.
 
-    The best quarter of every rung continues; if none is promotable, a new training begins. The sampler is told each
-    paused training as a pruned one, and again when a training ends.
+    The best quarter of every rung continues; if no run can be promoted, a new one starts. Each paused run is reported
+    to the sampler as pruned, and again if it reaches the target later.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class PromotingSearch(DirectSearch):
         self._promoted: set[tuple[int, int]] = set()
 
     def next(self, seen: Sequence[Seen]) -> Step:
-        """Return the best promotable training of the highest rung, or a new one."""
+        """Return the best promotable run of the highest rung, or a new run."""
         if seen:
             self._told(seen[self._number])
         for rung in reversed(RUNGS):
@@ -175,7 +175,7 @@ class PromotingSearch(DirectSearch):
         return self._until(settings, 0.0, None)
 
     def _told(self, now: Seen) -> None:
-        if self._trial is None:  # it was continued: its trial was told before
+        if self._trial is None:  # the run was continued, so its trial was reported before
             if now.epochs_to_target is not None:
                 self._study.add_trial(
                     optuna.trial.create_trial(
@@ -190,11 +190,11 @@ class PromotingSearch(DirectSearch):
         self._tell(now)
 
     def _reports(self, one: Seen, rung: int) -> bool:
-        """Whether a training reached the rung; one that ended earlier counts as having reported there."""
+        """Return whether a run reached the rung; a run that ended earlier counts as having reported there."""
         return one.epochs[-1] >= self._epochs(rung) * (1 - 1e-9) or one.state != "paused"
 
     def _value(self, one: Seen, rung: int) -> float:
-        """Return a value, lower is better; reaching the target before the rung beats not reaching it."""
+        """Return the value of a run at a rung (lower is better); reaching the target by then beats not reaching it."""
         if one.epochs_to_target is not None and one.epochs_to_target <= self._epochs(rung):
             return -math.inf
         if one.state == "diverged" and one.epochs[-1] < self._epochs(rung):
@@ -226,4 +226,4 @@ DIRECT: dict[str, Callable[[Landscape, int], DirectSearch]] = {
         landscape, optuna.samplers.RandomSampler(seed=seed), optuna.pruners.NopPruner(), seed
     ),
 }
-"""Each creates a search of a landscape with a seed."""
+"""Functions that create a search of a landscape with a seed."""

@@ -1,7 +1,7 @@
-"""Real trainings on a grid of learning rates and warmups at every rung and at the target batch, with whole curves.
+"""Real training runs on a grid of learning rates and warmups at every rung and at the target batch, with full curves.
 
-They are the look-up tables on which searches are simulated. Trainings are stored as JSON lines, one file for each case,
-and a run can be resumed: the next training depends only on the stored ones.
+They are the lookup tables on which searches are simulated. Runs are stored as JSON lines, one file for each case, and
+an interrupted grid can be resumed: the next run depends only on the stored ones.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ RATES = 9
 """Learning rates of a grid, evenly spaced in their logarithm over the range that the case searches."""
 
 WARMUPS = {"ladder": 3, "target": 5}
-"""Warmups of a grid, from two updates to ``WHOLE`` times the fewest epochs at the batch, spaced by their logarithm."""
+"""Warmups of a grid, from two updates to ``WHOLE`` times the fewest epochs at the batch size, evenly spaced in log."""
 
 WHOLE = 1.2
 SEEDS = 2
 PROBES = 0
-"""The seed of the first trainings at a batch: all rates with one warmup, to determine how long the others must be."""
+"""The seed of the first runs at a batch size: all rates with one warmup, to determine how long the other runs must
+be."""
 
 BUDGET = 5.0
-"""Budget of a training, in multiples of the fewest epochs at its batch."""
+"""Budget of a run, in multiples of the fewest epochs at its batch size."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """One training with its whole curve; ``state`` is "reached", "diverged" or "censored" (by its budget).
+    """One run with its full curve; ``state`` is "reached", "diverged" or "censored" (by its budget).
 
-    After ``epochs`` the evaluation gave ``metric`` and ``loss``; ``train_loss`` is the mean since the previous one.
-    ``budget`` is the training's budget in epochs.
+    After ``epochs``, the evaluation gave ``metric`` and ``loss``; ``train_loss`` is the mean since the previous
+    evaluation. ``budget`` is the run's budget in epochs.
     """
 
     case: str
@@ -59,29 +60,29 @@ class Whole:
 
     @property
     def lost(self) -> bool:
-        """Whether it did not reach the target."""
+        """Whether the run did not reach the target."""
         return self.state != "reached"
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key of the requested training."""
+        """The key of the requested run."""
         return (self.global_batch_size, *sorted(self.settings.items()), self.seed)
 
 
 def read(case: str, folder: Path) -> list[Whole]:
-    """Return the trainings of a case in a folder."""
+    """Return the stored runs of a case in a folder."""
     file = folder / f"{case}.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [Whole(**json.loads(line)) for line in lines]
 
 
 def batches(case: Case) -> tuple[int, ...]:
-    """Return the rungs and the target batch, the lower of the panel's two."""
+    """Return the rungs and the target batch size, which is the lower of the panel's two."""
     return (*case.ladder, case.batches[0])
 
 
 def train_missing(case: Case, folder: Path) -> None:
-    """Run every training of the grid that is not in the folder, one after the other."""
+    """Train every run of the grid that is missing from the folder, one after the other."""
     held = read(case.name, folder)
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.process_time()
@@ -92,22 +93,22 @@ def train_missing(case: Case, folder: Path) -> None:
             lines.write(json.dumps(dataclasses.asdict(done)) + "\n")
         if count % 50 == 0:
             print(
-                f"{case.name}: {len(held)} trainings, batch {batch}, "
+                f"{case.name}: {len(held)} runs, batch {batch}, "
                 f"{time.process_time() - begun:.0f} s",
                 flush=True,
             )
-    print(f"{case.name}: {len(held)} trainings, complete", flush=True)
+    print(f"{case.name}: {len(held)} runs, complete", flush=True)
 
 
 def complete(case: Case, held: Sequence[Whole]) -> bool:
-    """Whether nothing of the grid is missing."""
+    """Return whether no run of the grid is missing."""
     return bool(held) and next(_wanted(case, list(held)), None) is None
 
 
 def train(
     case: Case, global_batch_size: int, settings: Mapping[str, float], seed: int, budget: float
 ) -> Whole:
-    """Train once by the project's own loop, until the target or the budget in epochs."""
+    """Train one run with the project's own loop, until it reaches the target or the budget in epochs."""
     spec = next(case.specs())
     run = begin_training(
         training_job(
@@ -138,7 +139,7 @@ def train(
 
 
 def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, float], int, float]]:
-    """Yield batch, settings, seed and budget of the next training, while ``held`` grows."""
+    """Yield the batch size, settings, seed and budget of the next run, while ``held`` grows."""
     rates = np.geomspace(*case.rates, RATES)
     before: float | None = None
     for batch in batches(case):
@@ -169,7 +170,7 @@ def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, floa
         lowest = min(each.settings["learning_rate"] for each in probed if not each.lost)
         for seed in range(SEEDS):
             for at in middle_out:
-                # two steps below any rate that reaches the target, a rate is only slower
+                # rates two or more steps below every rate that reaches the target would only be slower
                 if at + 1 < RATES and float(rates[at + 1]) < 0.99 * lowest:
                     continue
                 for warmup in warmups:
@@ -191,7 +192,7 @@ def _unless_held(
 
 
 def fewest(held: Sequence[Whole], batch: int) -> float | None:
-    """Return the fewest epochs at a batch, by the second fastest training, as the fastest of many is luck."""
+    """Return the epochs of the second-fastest run at a batch size, as the fastest of many is biased low."""
     reached = sorted(
         each.epochs[-1] for each in held if each.global_batch_size == batch and not each.lost
     )
@@ -204,7 +205,7 @@ def _budget(held: Sequence[Whole], batch: int, most: float) -> float:
 
 
 def _expected(case: Case, held: Sequence[Whole], batch: int) -> float:
-    """Return the grid position of the expected best rate: the previous rung's, scaled by the root of the batch."""
+    """Return the grid position of the expected best rate: the rung below's, scaled by the square root of the batch."""
     below = [each for each in held if each.global_batch_size < batch and not each.lost]
     if not below:
         return (RATES - 1) / 2

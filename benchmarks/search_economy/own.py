@@ -1,4 +1,4 @@
-"""The search of ``sampler: forecast`` as a method: it sees the same trainings, and is charged the same samples."""
+"""The search of ``sampler: forecast`` as a method that sees the same runs and is charged for the same samples."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.tuning.generation.search import SeenTraining, SettingsSearch
 
 IN_THE_LOSS = {"label_smoothing"}
-"""Settings that change the loss function: if one is tuned, losses of different trainings are not comparable."""
+"""Settings that change the loss function: if one is tuned, losses of different runs are not comparable."""
 
 
 class OwnSearch:
-    """The search at the target batch of a landscape; a stopped training is not continued."""
+    """The search at the target batch of a landscape; a stopped run is not continued."""
 
     def __init__(self, landscape: Landscape, seed: int) -> None:
         self._landscape, target = landscape, landscape.target_batch
@@ -36,7 +36,7 @@ class OwnSearch:
         )
 
     def next(self, seen: Sequence[protocol.Seen]) -> protocol.Step | None:
-        """Return the search's step, as a new training with its own seed."""
+        """Return the search's step, as a new run with its own seed."""
         step = self._search.next(self._seen(seen))
         if step is None:
             return None
@@ -48,7 +48,7 @@ class OwnSearch:
         )
 
     def recommendation(self, seen: Sequence[protocol.Seen]) -> protocol.Settings:
-        """Return its recommendation."""
+        """Return the search's recommendation."""
         return self._search.recommendation(self._seen(seen))
 
     def _seen(self, seen: Sequence[protocol.Seen]) -> list[SeenTraining]:
@@ -69,7 +69,7 @@ class OwnSearch:
 
 
 def _resolution(landscape: Landscape) -> float:
-    """Return the epochs between evaluations, as in a training in the middle of the ranges."""
+    """Return the epochs between evaluations of a run with settings in the middle of the ranges."""
     middle = {
         name: math.sqrt(each.low * each.high) if each.log else (each.low + each.high) / 2
         for name, each in landscape.ranges.items()

@@ -1,13 +1,13 @@
-"""Landscapes of the panel's workloads: any rate and warmup, looked up from the real trainings of a grid.
+"""Landscapes of the panel's workloads: any rate and warmup, looked up in a grid of real training runs.
 
-The log epochs of all trainings that reached the target at a batch are smoothed over log rate and log updates of warmup
-(:mod:`benchmarks.real_panel.surface`). A requested training takes a neighbour's curve, drawn by its seed with the
-weights by which the surface averages losses, so that lost trainings are as frequent as on the surface. A neighbour that
-reached the target is stretched in time to the smoothed epochs at the requested settings, times the deviation of a
-random training at that batch from the surface, also drawn by the seed; a lost one is used unchanged. So the surface is
-the truth here, and the optimum is its minimum.
+The log epochs of all runs that reached the target at a batch size are smoothed over log rate and log updates of warmup
+(:mod:`benchmarks.real_panel.surface`). A requested run takes a neighbour's curve, drawn by its seed with the weights by
+which the surface averages lost runs, so that lost runs are as frequent as on the surface. A neighbour that reached the
+target is stretched in time to the smoothed epochs at the requested settings, times the deviation of a random run at
+that batch size from the surface, also drawn by the seed; a lost neighbour is used unchanged. So the surface is the
+truth here, and the optimum is its minimum.
 
-The offset of a seed over all its trainings at a batch is subtracted before smoothing, as not every seed was trained
+The offset of a seed over all its runs at a batch size is subtracted before smoothing, as not every seed was trained
 everywhere, and is part of the deviations.
 """
 
@@ -28,17 +28,17 @@ from benchmarks.search_economy.grids import Whole
 from benchmarks.search_economy.protocol import Curve, Range, Settings
 
 BUDGET = 4.0
-"""Budget of one training, in multiples of the fewest epochs at its batch."""
+"""Budget of one run, in multiples of the fewest epochs at its batch size."""
 
 ROUNDS = 20
 """Iterations that estimate the offsets of seeds and the surface in turn."""
 
 FINE = 40
-"""Numbers of rates and of warmups among which the optimum is searched."""
+"""Number of rates, and of warmups, in the grid that is searched for the optimum."""
 
 
 class PanelLandscape:
-    """One case of the panel, from its whole trainings; ``train_samples`` in an epoch."""
+    """One case of the panel, from its runs with full curves; an epoch has ``train_samples`` samples."""
 
     def __init__(self, case: Case, trainings: Sequence[Whole], train_samples: int) -> None:
         self.name = case.name
@@ -68,7 +68,7 @@ class PanelLandscape:
         self.optimum = math.exp(self._log_epochs(self.best))
 
     def candidates(self, global_batch_size: int) -> None:
-        """Return None: any settings can be trained."""
+        """Return None, because any settings can be trained."""
 
     def most_epochs(self, global_batch_size: int) -> float:
         """Return ``BUDGET`` times the fewest epochs at the batch."""
@@ -80,7 +80,7 @@ class PanelLandscape:
         settings: Settings,
         besides: Sequence[Settings] = (),  # noqa: ARG002
     ) -> dict[str, float]:
-        """Return the settings themselves, to three digits and within the ranges."""
+        """Return the settings themselves, rounded to three digits and clipped to the ranges."""
         return rounded(
             {
                 name: min(max(float(settings[name]), each.low), each.high)
@@ -110,11 +110,11 @@ class PanelLandscape:
         )
 
     def regret(self, settings: Settings) -> float:
-        """Return the regret by the surface at the target batch, including expected losses."""
+        """Return the regret according to the surface at the target batch, including expected lost runs."""
         return self._log_epochs(settings) - math.log(self.optimum)
 
     def lost(self, settings: Settings) -> float:
-        """Return the share of nearby trainings that are lost or exceed the budget."""
+        """Return the share of nearby runs that are lost or exceed the budget."""
         weights = self._weights(self.target_batch, tuple(sorted(settings.items())))
         lost = [each.lost for each in self._of[self.target_batch]]
         return float(np.dot(weights, lost))
@@ -126,7 +126,7 @@ class PanelLandscape:
         return (1 - lost) * log_epochs + lost * math.log(LOST_EPOCHS)
 
     def _fine(self) -> list[dict[str, float]]:
-        """Return a fine grid of settings over the ranges, warmups from one update."""
+        """Return a fine grid of settings over the ranges, with warmups from one update up."""
         rates, warmups = self.ranges["learning_rate"], self.ranges["warmup_epochs"]
         least = self.target_batch / self.train_samples
         return [
@@ -156,7 +156,7 @@ def _place(settings: Settings, updates_per_epoch: float) -> tuple[float, float]:
 def _smoothed(
     trainings: Sequence[Whole], updates_per_epoch: float
 ) -> tuple[Surface, tuple[float, ...]]:
-    """Return the mean surface over seeds, and deviations: a seed's offset plus residual, all seeds equally often."""
+    """Return the mean surface over seeds, and equally many deviations (offset plus residual) for every seed."""
     offsets: dict[int, float] = dict.fromkeys({each.seed for each in trainings}, 0.0)
     reached = [each for each in trainings if not each.lost]
     left: dict[int, list[float]] = {}

@@ -1,7 +1,7 @@
 """The inputs, requests and evaluation of a search: one small protocol for every method.
 
-A search is simulated on a landscape, whose trainings have the curves of real ones. Everything that a search trains
-counts: every sample of every training, at any rung, paused, stopped or repeated.
+A search is simulated on a landscape, whose runs have the curves of real runs. Everything that a search trains counts:
+every sample of every run, at any rung, whether paused, stopped or repeated.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Seen:
-    """One training so far: its evaluations after ``epochs``, and its state.
+    """One run so far: its evaluations after ``epochs``, and its state.
 
     ``state`` is "paused" (resumable), "reached" (its target, after ``epochs_to_target``), "diverged", or "censored" by
-    the most epochs of a training at this batch. ``loss`` is that of the evaluation samples.
+    the maximum epochs of a run at this batch size. ``loss`` is the loss on the evaluation samples.
     """
 
     number: int
@@ -45,10 +45,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Step:
-    """Train settings at a batch from the start (``number`` None), or continue training ``number``.
+    """A step: train settings at a batch size from the start (``number`` is None), or continue run ``number``.
 
-    It trains to the next evaluation at ``until_epochs`` total epochs, or to the end of the training if that is sooner.
-    For training ``number``, batch, settings and seed are its own.
+    The step trains to the next evaluation at ``until_epochs`` total epochs, or to the end of the run if that is sooner.
+    Run ``number`` keeps its own batch size, settings and seed.
     """
 
     global_batch_size: int
@@ -60,7 +60,7 @@ class Step:
 
 
 class Method(Protocol):
-    """A search. It decides what to train next from all trainings so far, in starting order."""
+    """A search that decides what to train next from all runs so far, in the order in which they started."""
 
     def next(self, seen: Sequence[Seen]) -> Step | None:
         """Return the next step; None if the search ends by itself."""
@@ -71,7 +71,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Curve:
-    """A whole training: evaluations after ``epochs``, and how it ends ("reached", "diverged" or "censored")."""
+    """A full run: its evaluations after ``epochs``, and how it ends ("reached", "diverged" or "censored")."""
 
     epochs: tuple[float, ...]
     metric: tuple[float, ...]
@@ -80,11 +80,11 @@ class Curve:
 
 
 class Landscape(Protocol):
-    """One case: the possible trainings and their curves; epochs and samples are those of one data set."""
+    """One case: the possible runs and their curves; epochs and samples refer to one data set."""
 
     @property
     def name(self) -> str:
-        """Its name in the tables."""
+        """The landscape's name in the tables."""
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ class Landscape(Protocol):
 
     @property
     def target_batch(self) -> int:
-        """The batch for which settings are searched."""
+        """The batch size for which settings are searched."""
 
     @property
     def train_samples(self) -> int:
@@ -108,17 +108,17 @@ class Landscape(Protocol):
 
     @property
     def fixed(self) -> Mapping[str, object]:
-        """Settings common to all trainings, such as the optimizer, by the names of TrainingSettings."""
+        """Settings common to all runs, such as the optimizer, by the names of TrainingSettings."""
 
     @property
     def optimum(self) -> float:
-        """Epochs of a training at the target batch with the best settings: the unit of spending."""
+        """Epochs of a run at the target batch with the best settings, which are the unit of spending."""
 
     def candidates(self, global_batch_size: int) -> Sequence[Settings] | None:
         """Return all settings that can be trained at a batch, or None if any in the ranges can."""
 
     def most_epochs(self, global_batch_size: int) -> float:
-        """Return the most epochs of one training at a batch."""
+        """Return the maximum epochs of one run at a batch size."""
 
     def nearest(
         self, global_batch_size: int, settings: Settings, besides: Sequence[Settings] = ()
@@ -126,18 +126,21 @@ class Landscape(Protocol):
         """Return the trainable settings nearest to ``settings`` at a batch, excluding ``besides``."""
 
     def train(self, global_batch_size: int, settings: Settings, seed: int) -> Curve:
-        """Return the curve of a training; deterministic."""
+        """Return the curve of a run; the result is deterministic."""
 
     def regret(self, settings: Settings) -> float:
-        """Return the expected log of epochs at the target batch over the optimum; a lost training counts 300 epochs."""
+        """Return the expected log ratio of epochs at the target batch to the optimum.
+
+        A lost run counts as 300 epochs, or 12 for DeBERTa.
+        """
 
     def lost(self, settings: Settings) -> float:
-        """Return the share of trainings at the target batch with these settings that miss the target."""
+        """Return the share of runs at the target batch with these settings that miss the target."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The state of a search when it had spent ``spend`` (in trainings at the target batch with the best settings)."""
+    """The state of a search after spending ``spend`` (in runs at the target batch with the best settings)."""
 
     spend: float
     settings: Settings
@@ -164,7 +167,7 @@ class Searched:
 def search(landscape: Landscape, method: Method, spends: Sequence[float]) -> Searched:
     """Run a method until it ends by itself or would exceed the last of ``spends``; no step is cut short.
 
-    At each spend its recommendation is taken after the last affordable step.
+    At each spend, the method's recommendation is taken after the last affordable step.
     """
     begun = time.process_time()
     seen: list[Seen] = []
@@ -181,7 +184,7 @@ def search(landscape: Landscape, method: Method, spends: Sequence[float]) -> Sea
         new, curve, cost = _trained(landscape, step, seen, curves)
         if cost <= 0:
             raise ValueError(
-                f"a step must train further, but {step} ends where training {step.number} stands"
+                f"a step must train further, but {step} ends where run {step.number} stands"
             )
         while waiting and spent + cost > waiting[0] * (1 + 1e-9):
             marks.append(_mark(landscape, method, seen, waiting.pop(0)))
@@ -213,20 +216,20 @@ def _mark(landscape: Landscape, method: Method, seen: Sequence[Seen], spend: flo
 def _trained(
     landscape: Landscape, step: Step, seen: Sequence[Seen], curves: Sequence[Curve]
 ) -> tuple[Seen, Curve, float]:
-    """Return the training after a step, its whole curve, and the cost of the step."""
+    """Return the run after a step, its full curve, and the cost of the step."""
     before = 0.0
     if step.number is None:
         batch, seed, number = step.global_batch_size, step.seed, len(seen)
         if batch not in (*landscape.ladder, landscape.target_batch):
             raise ValueError(
-                f"a training must be at one of {(*landscape.ladder, landscape.target_batch)}, but got {batch}"
+                f"a run must be at one of {(*landscape.ladder, landscape.target_batch)}, but got {batch}"
             )
         settings = landscape.nearest(batch, step.settings)
         curve = landscape.train(batch, settings, seed)
     else:
         number = step.number
         if not 0 <= number < len(seen) or seen[number].state != "paused":
-            raise ValueError(f"training {number} must be there and paused to go on, but is not")
+            raise ValueError(f"run {number} must exist and be paused to continue, but is not")
         known = seen[number]
         batch, settings, seed = known.global_batch_size, known.settings, known.seed
         curve, before = curves[number], known.epochs[-1]

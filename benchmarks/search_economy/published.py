@@ -1,15 +1,15 @@
-"""Landscapes of published trainings by random search: AlexNet on ImageNet, DeBERTa on MultiNLI (opda, CC BY-SA 4.0).
+"""Landscapes of published random-search runs: AlexNet on ImageNet, DeBERTa on MultiNLI (opda, CC BY-SA 4.0).
 
-Only published settings can be trained: a search gets the nearest training that it has not had, and a second seed gives
+Only published settings can be trained: a search gets the nearest run that it has not had yet, and a second seed gives
 the same curve.
 
 AlexNet: six settings at batches of 128 to 1,024. They are the peak learning rate, the epochs of linear warmup to it,
-the epochs after which it has decayed to zero (linearly; the training ends there), momentum, weight decay and label
-smoothing. The loss is that of the training samples, as no other is published.
+the epochs after which it has decayed to zero (linearly; the run ends there), momentum, weight decay and label
+smoothing. The loss is the loss on the training samples, as no other is published.
 
 DeBERTa, fine-tuned with AdamW: four settings, the peak learning rate, the epochs of warmup, the epochs after which it
-has decayed to zero, and dropout. Batches are any from 16 to 64; those in the same third of the range count as one. The
-loss is the share of wrong answers, as no other is published.
+has decayed to zero, and dropout. Batch sizes range from 16 to 64, and those in the same third of the range count as
+one. The loss is the share of wrong answers, as no other is published.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ DEBERTA = {
 }
 DEBERTA_SAMPLES = 392_702
 DEBERTA_BATCHES = {32: range(16, 33), 48: range(33, 49), 64: range(49, 65)}
-"""The batches that count as one, by nominal batch."""
+"""The batch sizes that count as one, by nominal batch size."""
 
 FEW = 3
-"""Number of fastest trainings whose geometric mean is the optimum, as the fastest of many is luck."""
+"""Number of fastest runs whose geometric mean is the optimum, as the single fastest of many is biased low."""
 
 Pool = Mapping[tuple[float, ...], Curve]
 """The curves of one batch, by their settings in the order of the ranges."""
 
 
 class PublishedLandscape:
-    """The trainings of ``pools``, by batch; the largest is the target. A lost training counts as ``lost_epochs``."""
+    """The runs of ``pools``, by batch size; the largest is the target. A lost run counts as ``lost_epochs``."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class PublishedLandscape:
         return [dict(zip(self.ranges, key, strict=True)) for key in self._held[global_batch_size]]
 
     def most_epochs(self, global_batch_size: int) -> float:
-        """Return the epochs of the longest drawn training."""
+        """Return the epochs of the longest published run."""
         return max(curve.epochs[-1] for curve in self._held[global_batch_size].values())
 
     def nearest(
         self, global_batch_size: int, settings: Settings, besides: Sequence[Settings] = ()
     ) -> dict[str, float]:
-        """Return the nearest training in the unit cube of the ranges, not in ``besides`` while there are others."""
+        """Return the nearest run in the unit cube of the ranges, excluding ``besides`` while there are others."""
         keys = list(self._held[global_batch_size])
         tried = {self._key(each) for each in besides}
         left = [key for key in keys if key not in tried] or keys
@@ -108,13 +108,13 @@ class PublishedLandscape:
         return self._held[global_batch_size][self._key(settings)]
 
     def regret(self, settings: Settings) -> float:
-        """Return the regret of the training itself, as there is one per settings."""
+        """Return the regret of the run itself, as there is only one run with these settings."""
         curve = self._held[self.target_batch][self._key(settings)]
         epochs = curve.epochs[-1] if curve.state == "reached" else self._lost_epochs
         return math.log(epochs / self.optimum)
 
     def lost(self, settings: Settings) -> float:
-        """Return 0 or 1."""
+        """Return 1 if the run with these settings was lost, else 0."""
         return float(self._held[self.target_batch][self._key(settings)].state != "reached")
 
     def _key(self, settings: Settings) -> tuple[float, ...]:
@@ -133,7 +133,7 @@ class PublishedLandscape:
 
 
 def alexnet(file: Path, batch: int = 1024, target: float = 0.4) -> PublishedLandscape:
-    """Return AlexNet's trainings up to a batch, to a top-1 accuracy of ``target``."""
+    """Return AlexNet's runs up to a batch size, trained to a top-1 accuracy of ``target``."""
     pools: dict[int, dict[tuple[float, ...], Curve]] = {}
     for training in _lines(file):
         if int(training["batch_size"]) <= batch:
@@ -153,7 +153,7 @@ def alexnet(file: Path, batch: int = 1024, target: float = 0.4) -> PublishedLand
 
 
 def deberta(file: Path, batch: int = 64, target: float = 0.87) -> PublishedLandscape:
-    """Return DeBERTa's fine-tunings at a third of the batches, to an accuracy of ``target``; lost ones count as 3x4."""
+    """Return DeBERTa's runs in a third of the batch sizes, to an accuracy of ``target``; lost runs count as 3x4."""
     pool = {
         tuple(deberta_settings(training).values()): _deberta_curve(training, target)
         for training in _lines(file)
@@ -199,7 +199,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _alexnet_curve(training: Mapping[str, Any], target: float) -> Curve:
-    """Return the curve up to the epoch that reaches the target; it has diverged if its loss is NaN."""
+    """Return the curve up to the epoch that reaches the target; the run has diverged if its loss is NaN."""
     points = training["learning_curve"]
     if not points:
         return Curve((1.0,), (0.0,), (1e30,), "diverged")

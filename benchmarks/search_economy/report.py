@@ -1,4 +1,4 @@
-"""The tables and the plot: mean regret at each spend, losses, and where searches end by themselves."""
+"""The tables and the plot: mean regret at each spend, lost runs, and where searches end by themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines(rows: Sequence[Row], spends: Sequence[float]) -> Iterator[str]:
     rows = paired(rows)
     cases, methods = _unique(rows, "case"), _unique(rows, "method")
     if not rows:
-        yield "There is no search that every method has done."
+        yield "No search has been finished by every method."
         return
     count = len({(row["case"], row["seed"]) for row in rows})
     heads = " | ".join(f"{spend:g}" for spend in spends)
@@ -57,7 +57,7 @@ def lines(rows: Sequence[Row], spends: Sequence[float]) -> Iterator[str]:
 
 
 def picture(rows: Sequence[Row], spends: Sequence[float]) -> str:
-    """Draw epochs over those of the optimum (geometric means over cases) by spending, as SVG."""
+    """Draw the ratio of epochs to the optimum (geometric mean over cases) against spending, as SVG."""
     rows = paired(rows)
     methods = _unique(rows, "method")
     curves = {

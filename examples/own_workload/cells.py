@@ -1,4 +1,4 @@
-"""A custom workload: is a tumour benign? 569 samples of 30 measurements, and a small network."""
+"""A custom workload: classify tumours as benign or malignant (569 samples, 30 measurements) with a small network."""
 
 import torch
 from sklearn.datasets import load_breast_cancer

@@ -1,4 +1,4 @@
-"""A custom workload whose model grows: the network of cells.py with two hidden layers, whose width a study sets."""
+"""A custom workload with a scalable model: the network of cells.py with two hidden layers of a width set by a study."""
 
 from cells import Cells
 from torch import nn
@@ -15,10 +15,10 @@ def network(width):
 
 
 class Growing(Cells):
-    own_settings = ("width",)  # the sizes that a ladder may name: width, depth, or both
+    own_settings = ("width",)  # the model sizes that a ladder may name: width, depth, or both
 
     def build_model(self, settings):
         return network(settings.scale["width"])
 
-    def base_model(self, settings):  # muP: settings good at this width are good at any
+    def base_model(self, settings):  # muP: settings tuned at this width transfer to any other
         return network(8)

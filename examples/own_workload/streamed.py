@@ -1,4 +1,4 @@
-"""A workload whose samples come from a DataLoader: handwritten digits, split over the workers anew in each epoch."""
+"""A workload with a DataLoader: handwritten digits, split among the workers differently in each epoch."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -20,16 +20,16 @@ class StreamedDigits(StreamWorkload):
         self.test = TensorDataset(inputs[held_out], classes[held_out])
         self.train_samples, self.evaluation_samples = len(self.train), len(self.test)
 
-    def training_stream(self, epoch, seed, part):  # worker part.rank of part.size
+    def training_stream(self, epoch, seed, part):  # for worker part.rank of part.size
         sampler = DistributedSampler(self.train, part.size, part.rank, seed=seed)
         sampler.set_epoch(epoch)
         return DataLoader(self.train, batch_size=64, sampler=sampler)
 
-    def evaluation_stream(self, part):  # every sample once over all workers
+    def evaluation_stream(self, part):  # the workers together yield every sample once
         mine = range(part.rank, len(self.test), part.size)
         return DataLoader(self.test, batch_size=64, sampler=mine)
 
-    def prepare(self, batch):  # on the device
+    def prepare(self, batch):  # runs on the device
         return batch[0].float() / 16, batch[1]
 
     def build_model(self, settings):

@@ -1,4 +1,4 @@
-"""Handwritten digits with DistributedDataParallel: an existing training program plus six lines of `hpo`."""
+"""Train on handwritten digits with DistributedDataParallel: an existing program plus six lines for `hpo`."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
 
 
 def shifted(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """The program's own augmentation: each batch is shifted by up to a pixel."""
+    """Apply the program's own augmentation: shift each batch by up to one pixel."""
     across, down = torch.randint(-1, 2, (2,), generator=generator).tolist()
     return images.roll((down, across), (2, 3))
 

@@ -1,4 +1,4 @@
-"""Handwritten digits with FSDP2: parameters, gradients and optimizer sharded over the workers; checkpoints by DCP."""
+"""Train on handwritten digits with FSDP2, which shards parameters, gradients and optimizer, and DCP checkpoints."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
 
 
 def sharded_model() -> nn.Module:
-    """Shard each layer with parameters: it is gathered when it is needed, and freed afterwards."""
+    """Shard each layer that has parameters: they are gathered when needed, and freed afterwards."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)

@@ -1,4 +1,4 @@
-"""Logistic regression in NumPy, by a program that does not use `hpo` and only prints."""
+"""Train a logistic regression in NumPy with a program that does not use `hpo` and only prints its results."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Handwritten digits with Accelerate on any number of workers: its own launcher, loop and gradient accumulation."""
+"""Train on handwritten digits with Accelerate: its launcher, its loop and its gradient accumulation."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ import hpo
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--micro-batch", type=int, default=32, help="of one worker")
+    parser.add_argument("--micro-batch", type=int, default=32, help="samples per forward pass")
     parser.add_argument("--accumulation", type=int, default=1, help="forward passes per update")
     parser.add_argument("--warmup-epochs", type=float, default=0.0)
     parser.add_argument("--epochs", type=float, default=10)

@@ -1,4 +1,4 @@
-"""Handwritten digits with Lightning, on any number of workers, with two lines of `hpo`."""
+"""Train on handwritten digits with Lightning on any number of workers, with two lines for `hpo`."""
 
 import argparse
 from pathlib import Path

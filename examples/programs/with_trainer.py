@@ -1,4 +1,4 @@
-"""Handwritten digits with Hugging Face's Trainer, on any number of workers, with two lines of `hpo`."""
+"""Train on handwritten digits with Hugging Face's Trainer on any number of workers, with two lines for `hpo`."""
 
 import argparse
 import os

@@ -1,11 +1,11 @@
-"""Several studies at once with Parsl: one for each optimizer, swept by the server's workers, compared here.
+"""Run several studies at once with Parsl, one per optimizer: the server's workers sweep them, this script compares.
 
     pip install largebatch parsl
     export HPO_SERVER=http://127.0.0.1:8642 HPO_TOKEN=lb_...
     python parsl_app.py bowl.yaml 512 sgd lars
 
-The apps only wait for the server, so threads of this process suffice. To run them on a cluster's nodes, give Parsl a
-HighThroughputExecutor instead; the apps stay the same.
+The apps only wait for the server, so threads in this process suffice. To run them on the nodes of a cluster, give Parsl
+a HighThroughputExecutor instead; the apps stay the same.
 """
 
 import sys
@@ -32,7 +32,7 @@ def sweep(study_file, optimizer):
 
 @python_app
 def forecast(name, global_batch_size):
-    """Return the forecast for the study's optimizer at this batch size in one line, or why there is none."""
+    """Return the forecast for the study's optimizer at this batch size as one line, or the reason why there is none."""
     import hpo
 
     with hpo.Client() as client:

@@ -1,9 +1,9 @@
-"""Submit a study, wait for it, forecast batch sizes that were never swept, and write the files that launch the plan.
+"""Submit a study, wait for it, forecast batch sizes that were not swept, and write the files that launch the plan.
 
     export HPO_SERVER=http://127.0.0.1:8642 HPO_TOKEN=lb_...
     python plain.py bowl.yaml --at 512 --at 2048 --plan plan
 
-If it is run again after an interruption, it finds its study and continues to wait.
+When the script is run again after an interruption, it finds its study and waits for it again.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""The steps of plain.py as a Prefect flow: each step is shown, retried and logged by Prefect.
+"""Run the steps of plain.py as a Prefect flow: Prefect shows, retries and logs each step.
 
     pip install largebatch prefect
     export HPO_SERVER=http://127.0.0.1:8642 HPO_TOKEN=lb_...
     python prefect_flow.py bowl.yaml 512 2048
 
-Any task may be retried: a study that is submitted twice is one study, and waiting for it can be repeated.
+Any task may be retried: submitting a study twice creates only one study, and waiting for it can be repeated.
 """
 
 import sys
@@ -23,7 +23,7 @@ def submit(study_file: str) -> str:
 
 
 def server_was_away(task, run, state) -> bool:
-    """Retry only if the server was unreachable: a study that failed would fail again."""
+    """Return True only if the server was unreachable: a study that failed would fail again."""
     return isinstance(state.result(raise_on_failure=False), UnreachableError)
 
 

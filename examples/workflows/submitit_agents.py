@@ -1,12 +1,13 @@
-"""A study's trials as jobs of submitit: agents on a Slurm cluster, or on this machine to try it.
+"""Run the trials of a study with submitit: as agents on a Slurm cluster, or on this machine as a test.
 
     pip install largebatch submitit
     export HPO_SERVER=http://login.example:8642 HPO_TOKEN=lb_...
     python submitit_agents.py study.yaml --jobs 8 --minutes 55 --at 2048 --partition gpu --gpus 1
     python submitit_agents.py bowl.yaml --jobs 2 --cluster local --at 512
 
-Each job is `hpo agent`: it asks the server for a trial, trains it, and asks again until the study or its slot ends; an
-unfinished trial goes to the next agent. Run the same command again to submit further jobs for the remaining trials.
+Each job runs `hpo agent`, which requests a trial from the server, trains it, and requests the next one until the study
+or the job's time slot ends. An unfinished trial goes to the next agent. Run the same command again to submit further
+jobs for the remaining trials.
 """
 
 import argparse
@@ -18,11 +19,11 @@ from submitit.helpers import CommandFunction
 import hpo
 
 LEAVING_SECONDS = 60.0
-"""This long before the end of its slot a job takes no further trial and gives back the current one."""
+"""The time before the end of its slot at which a job stops taking trials and returns the current one."""
 
 
 def executor(given: argparse.Namespace) -> submitit.AutoExecutor:
-    """Return the executor of the jobs; if no cluster is named, Slurm if it is available, else this machine."""
+    """Return the executor for the jobs; if no cluster is named, Slurm where it is available, else this machine."""
     made = submitit.AutoExecutor(folder=given.folder, cluster=given.cluster)
     made.update_parameters(
         name="largebatch",
@@ -42,12 +43,12 @@ def main() -> None:
     parser.add_argument("study", help="the study's YAML file")
     parser.add_argument("--at", type=int, required=True, metavar="B", help="global batch size")
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--minutes", type=int, default=55, help="of a job's slot")
+    parser.add_argument("--minutes", type=int, default=55, help="length of a job's slot")
     parser.add_argument("--cpus", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--partition")
     parser.add_argument("--cluster", choices=["slurm", "local", "debug"])
-    parser.add_argument("--folder", default="submitit", help="for the jobs' logs; all nodes see it")
+    parser.add_argument("--folder", default="submitit", help="shared folder for the logs")
     given = parser.parse_args()
     with hpo.Client() as client:
         study = client.submit(given.study, for_agents=True)
@@ -59,11 +60,11 @@ def main() -> None:
                 cluster.submit(CommandFunction(words, verbose=False)) for _ in range(given.jobs)
             ]
         for job in jobs:
-            job.result()  # raises, with its log, for a job that failed
+            job.result()  # raises with the job's log if the job failed
             print(f"job {job.job_id} has ended", file=sys.stderr)
         state = study.status().state
         if state != "finished":
-            print(f"study {study.name} is {state}: submit again for what is left")
+            print(f"study {study.name} is {state}: submit again to finish it")
             return
         forecast = study.forecast(given.at)
         epochs, rate = forecast.epochs_to_target, forecast.settings["learning_rate"]

@@ -1,4 +1,4 @@
-"""Infers how a trial ended from its points, for trainings that report only their evaluations."""
+"""Infers how a trial ended from its points, for runs that report only their evaluations."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Threshold(Protocol):
 
     @property
     def ends(self) -> bool:
-        """Whether the target ends trainings."""
+        """Whether reaching the target ends a training run."""
 
     def reached(self, value: float) -> bool:
         """Return whether the value of the metric has reached the threshold."""
 
 
 def outcome_of(points: Sequence[EvaluatedPoint], target: Threshold) -> TrainingOutcome | None:
-    """Return the outcome of a training with these evaluations, in order; None if there are none.
+    """Return the outcome of a training run from its evaluations, in order; None if there are none.
 
-    It is ``reached`` at the first evaluation that reaches the target, ``diverged`` if an earlier metric is not finite,
-    and otherwise ``censored``: it ended before the target.
+    The outcome is ``reached`` at the first evaluation that reaches the target, ``diverged`` if an earlier metric is not
+    finite, and otherwise ``censored``, because the run ended before the target.
     """
     if not points:
         return None

@@ -20,8 +20,8 @@ QUEUED = "queued"
 class Asked:
     """The answer to a request for a trial.
 
-    ``number`` and ``job`` are the trial's. They are None if the study has ``ended``, for the reason in ``message``, or
-    while every remaining trial depends on running ones; in that case, ask again after ``wait_seconds``.
+    ``number`` and ``job`` describe the trial. They are None if the study has ``ended``, for the reason in ``message``,
+    or while every remaining trial depends on running ones; in that case, ask again after ``wait_seconds``.
     """
 
     number: int | None = None
@@ -45,12 +45,12 @@ class ReportVerdict:
 
     @property
     def stop(self) -> bool:
-        """Whether the training must stop."""
+        """Whether the run must stop."""
         return self.state != RUNNING
 
 
 class Channel(Protocol):
-    """The four calls about a trial. All are idempotent.
+    """The four calls that concern a trial, all of which are idempotent.
 
     ``key`` is a secret string that the client generates for each trial that it asks for. All but :meth:`ask` raise
     :class:`hpo.errors.TrialLostError` if the trial no longer belongs to the key.

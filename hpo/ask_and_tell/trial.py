@@ -29,7 +29,7 @@ from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 SEND_SECONDS = 0.2
-"""Seconds over which reports are batched: a training that takes milliseconds sends a single message."""
+"""Seconds over which reports are batched: a run that takes milliseconds sends a single message."""
 
 BACKGROUND_SECONDS = 1.0
 """Seconds between reports sent in the background, as many clients may share one server."""
@@ -41,9 +41,9 @@ BEATS = 4.0
 class AskedTrial:
     """One trial, held under a lease that a thread renews until the trial is finished or given back.
 
-    As a context manager it finishes the trial at the end of the block; an exception there makes it a failed trial, and
-    KeyboardInterrupt gives it back. With ``background`` the thread also sends the reports, so that a training never
-    waits for a server; the answer to a report then comes with a later one.
+    Used as a context manager, it finishes the trial at the end of the block; an exception there marks the trial as
+    failed, and KeyboardInterrupt gives it back. With ``background``, the thread also sends the reports, so that
+    training never waits for a server; the answer to a report then arrives with a later report.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AskedTrial:
 
     @property
     def settings(self) -> TrainingSettings:
-        """The training's settings, tuned and fixed."""
+        """The settings of the training run, tuned and fixed."""
         return self.job.settings
 
     @property
@@ -89,7 +89,7 @@ class AskedTrial:
 
     @property
     def state(self) -> str:
-        """``running`` until it is finished; then how it ended, or ``queued`` if it went back into the queue."""
+        """``running`` until the trial is finished; then how it ended, or ``queued`` if it went back into the queue."""
         return self._state
 
     @property
@@ -194,9 +194,9 @@ class AskedTrial:
     ) -> str:
         """End the trial; return how it ended.
 
-        Its points determine whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
-        ``outcome`` is given: ``failed`` for a training that crashed. A trial that was stopped from outside has already
-        ended. Raises :class:`TrialLostError` if another client now holds the trial.
+        The trial's points determine whether it reached the target, diverged, or is censored, unless ``state``
+        (``failed`` for a run that crashed) or a trainer's ``outcome`` is given. A trial that was stopped from outside
+        has already ended. Raises :class:`TrialLostError` if another client now holds the trial.
         """
         self._finish()
         self._check()

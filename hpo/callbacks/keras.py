@@ -1,4 +1,4 @@
-"""For Keras, on any backend: ``model.fit(..., callbacks=[KerasReport({"top1": "val_accuracy"})])``."""
+"""The callback for Keras, on any backend: ``model.fit(..., callbacks=[KerasReport({"top1": "val_accuracy"})])``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hpo.callbacks.reporting import should_stop
 
 
 class KerasReport(Callback):  # type: ignore[misc]
-    """Reports each epoch, and stops the training when asked to.
+    """Reports the metrics after each epoch, and stops training when asked to.
 
-    ``metrics`` maps the study's names to the names in Keras's logs; without it, all are reported under their own names.
+    ``metrics`` maps the study's names to the names in Keras's logs; without it, all metrics are reported under their
+    own names.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:

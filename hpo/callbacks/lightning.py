@@ -1,4 +1,4 @@
-"""For Lightning: ``Trainer(callbacks=[LightningReport({"top1": "val_acc"})])``."""
+"""The callback for Lightning: ``Trainer(callbacks=[LightningReport({"top1": "val_acc"})])``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpo.callbacks.reporting import should_stop
 
 
 class LightningReport(Callback):  # type: ignore[misc]
-    """Reports the logged metrics after each validation, and stops the training when asked to.
+    """Reports the logged metrics after each validation, and stops training when asked to.
 
     ``metrics`` maps the study's names to the logged names; without it, all metrics are reported under their own names.
     """
@@ -35,5 +35,5 @@ class LightningReport(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: a restarted training simply goes on reporting."""
+        """Return an empty state, because a restarted run simply continues reporting."""
         return {}

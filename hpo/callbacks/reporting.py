@@ -13,7 +13,7 @@
             break
 
 Outside a sweep, as in a run by hand, ``report`` and ``should_stop`` do nothing and ``trial()`` is empty. This file
-needs only Python's standard library, and may be copied next to a program that cannot install the package.
+needs only Python's standard library, so it may be copied next to a program where the package cannot be installed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ RANKS = (
 
 @dataclass(frozen=True)
 class ProgramTrial:
-    """The training that a program should do; everything is None or empty if it was started by hand.
+    """The training run that a program should do; every field is None or empty if it was started by hand.
 
     ``settings`` holds the known settings and the study's own, by name. Batch sizes are in samples: per update over all
     workers, per update of one worker, and per forward pass of one worker; an update takes ``accumulation`` passes.
-    ``epochs`` is the budget. ``checkpoint_folder`` is kept until the training has ended, across restarts;
-    ``output_folder`` is kept permanently.
+    ``epochs`` is the budget. ``checkpoint_folder`` is kept until the run has ended, across restarts; ``output_folder``
+    is kept permanently.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class ProgramTrial:
 
 
 def trial() -> ProgramTrial:
-    """Return the training that this program was started for; an empty one if it was started by hand.
+    """Return the trial that this program was started for, or an empty one if it was started by hand.
 
     Raises ValueError if the file named in the environment cannot be read.
     """
@@ -93,13 +93,13 @@ def report(
     steps: float | None = None,
     **metrics: SupportsFloat,
 ) -> None:
-    """Report one evaluation: the progress of the training, and its metrics by name.
+    """Report one evaluation: the progress of the run, and its metrics by name.
 
-    One of ``epochs``, ``samples`` and ``steps`` (updates) gives the progress, counted from the start of the training,
-    even after a restart. Besides the metrics of the study, ``train_loss`` (mean since the last report) and
-    ``learning_rate`` are kept; all others are ignored. Call it in every worker or only in the first: only the first
-    one's report counts. Values may be anything that ``float`` accepts, such as tensors of one element. Raises
-    ValueError if no progress is given, and TypeError for a value that is not a number.
+    One of ``epochs``, ``samples`` and ``steps`` (updates) gives the progress, counted from the start of the run, even
+    after a restart. Besides the metrics of the study, ``train_loss`` (mean since the last report) and ``learning_rate``
+    are kept; all others are ignored. Call it in every worker or only in the first: only the first worker's report
+    counts. Values may be anything that ``float`` accepts, such as tensors of one element. Raises ValueError if no
+    progress is given, and TypeError for a value that is not a number.
     """
     given = {"epochs": epochs, "samples": samples, "steps": steps, **metrics}
     values = {name: _number(name, value) for name, value in given.items() if value is not None}
@@ -117,11 +117,10 @@ def report(
 
 
 def should_stop() -> bool:
-    """Return whether this training should stop: its target is reached, or other trials are better; False if started by
-    hand.
+    """Return whether this run should stop: its target is reached, or other trials are better; False if started by hand.
 
-    A program that calls this gets time to exit by itself; one that never does gets SIGTERM at once. Workers of one
-    training may see it at different moments: let one ask, and broadcast the answer.
+    A program that calls this gets time to exit by itself; one that never does gets SIGTERM at once. The workers of one
+    run may see the answer change at different moments, so ask in one worker and broadcast the answer.
     """
     path = trial().stop_file
     if path is None:
@@ -132,7 +131,7 @@ def should_stop() -> bool:
 
 
 def is_first_worker() -> bool:
-    """Return whether this process is its training's only worker, or the first according to its launcher."""
+    """Return whether this process is the run's only worker, or the first one according to its launcher."""
     told = next((os.environ[name] for name in RANKS if os.environ.get(name)), "0")
     return told == "0"
 

@@ -1,4 +1,4 @@
-"""For Hugging Face's Trainer: ``Trainer(..., callbacks=[TrainerReport()])``."""
+"""The callback for Hugging Face's Trainer: ``Trainer(..., callbacks=[TrainerReport()])``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpo.callbacks.reporting import should_stop
 
 
 class TrainerReport(TrainerCallback):  # type: ignore[misc]
-    """Reports each evaluation, and stops the training when asked to.
+    """Reports the metrics of each evaluation, and stops training when asked to.
 
     Metrics keep their names from ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to other
     names.
@@ -32,7 +32,7 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Report the metrics, and stop on all workers if asked to."""
         if not state.epoch:
-            return  # an evaluation before the training began
+            return  # an evaluation before training started
         told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}
         report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
         asked = [should_stop()]

@@ -1,1 +1,1 @@
-"""The command line: ``main`` assembles the commands, ``output`` prints their results."""
+"""The command line: ``main`` assembles the commands, and ``output`` prints their results."""

@@ -1,6 +1,6 @@
-"""The command line: results on stdout, progress on stderr; exit 0 success, 1 failed work, 2 bad usage or bad input.
+"""The command line: results go to stdout, progress to stderr; exit code 0: success, 1: failure, 2: bad usage or input.
 
-Heavy imports are deferred until a command needs them, so that ``hpo --help`` answers at once.
+Heavy imports are deferred until a command needs them, so that ``hpo --help`` responds at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpo.cli.commands import (
 
 
 class _Commands(click.Group):
-    """Prints the service's own errors without a traceback, and exits with their exit code."""
+    """Prints the service's own errors without a traceback, and exits with the exit code of the error."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Run a command; if it was started from a shell, hide passwords and tokens first."""

@@ -1,4 +1,4 @@
-"""Removes passwords and tokens from the arguments of this process, which every user of the machine can read."""
+"""Removes passwords and tokens from this process's arguments, which every user of the machine can read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 OPTION, TOKEN = "--storage", "--token"
 ARGUMENTS = "HPO_ARGUMENTS"
 WARNING = (
-    "warning: --storage has a password on the command line, where every user of this machine "
-    "can read it and where it may stay in the shell history; give the URL in HPO_STORAGE, or "
-    "keep the password in ~/.pgpass (PGPASSFILE)"
+    "warning: the URL in --storage contains a password, which every user of this machine can "
+    "read and which may stay in the shell history; put the URL in HPO_STORAGE, or keep the "
+    "password in ~/.pgpass (PGPASSFILE)"
 )
 
 
 def hide_password() -> None:
     """Restart this command in the same process, with the secrets moved from its arguments to its environment.
 
-    Only its user can read the environment of a process, unlike its arguments. The URL of the storage goes into
-    ``HPO_STORAGE``; other URLs with a password, and tokens, are masked in the arguments and restored from a
-    variable when the command restarts. Returns if there is nothing to hide.
+    Unlike a process's arguments, its environment can be read only by its user. The storage URL is moved to
+    ``HPO_STORAGE``. Tokens and other URLs with a password are masked in the arguments, and restored from an environment
+    variable when the command restarts. Does nothing if there is nothing to hide.
     """
     kept = os.environ.pop(ARGUMENTS, None)
     if kept is not None:
@@ -45,7 +45,7 @@ def hide_password() -> None:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with ``***`` for the password of every URL, and for tokens."""
+    """Return the arguments with tokens and the passwords in URLs replaced by ``***``."""
     from storage.errors import without_password
 
     shown = [without_password(word) if "://" in word else word for word in arguments]
@@ -58,7 +58,7 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def storage_with_password(arguments: Sequence[str]) -> tuple[list[str], str] | None:
-    """Return the arguments without the storage, and the storage's URL; None if the URL has no password."""
+    """Return the arguments without ``--storage``, and the storage URL; None if the URL has no password."""
     from storage.errors import without_password
 
     left, url, rest = [], None, iter(arguments)

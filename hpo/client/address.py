@@ -13,7 +13,7 @@ API = "/api/v1"
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 60.0
-"""Read timeout of a stream: a server sends a heartbeat every few seconds, so a silent stream is dead."""
+"""Read timeout of an event stream: the server sends a heartbeat every few seconds, so a silent stream is dead."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class ServerAddress:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of every request."""
+        """The headers sent with every request."""
         return {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
 
 
 def server_address(url: str | None, token: str | None) -> ServerAddress:
-    """Return the address; raise RequestError or AuthenticationError if a part is missing or invalid."""
+    """Return the address; raise RequestError or AuthenticationError if the URL or the token is missing or invalid."""
     url = (url or os.environ.get("HPO_SERVER", "")).strip()
     token = (token or os.environ.get("HPO_TOKEN", "")).strip()
     if not url:
@@ -52,7 +52,7 @@ def server_address(url: str | None, token: str | None) -> ServerAddress:
         )
     if not token.isascii() or not token.isprintable() or " " in token:
         raise AuthenticationError(
-            "a token must have only visible ASCII characters; this one was not copied "
-            "completely, or contains extra text"
+            "a token must contain only visible ASCII characters; this one was copied "
+            "incompletely or with extra text"
         )
     return ServerAddress(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)

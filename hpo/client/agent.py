@@ -1,6 +1,6 @@
-"""An agent: asks a study for a trial, trains it, reports, and asks again, until the study has ended.
+"""The trial agent: asks a study for a trial, trains it, reports the results, and repeats until the study has ended.
 
-Any number of agents may work on one study, on any machine that reaches its server; each may disappear at any moment.
+Any number of agents may work on one study, on any machine that reaches its server; each may fail at any moment.
 Agents that share a folder resume from each other's checkpoints.
 """
 
@@ -25,16 +25,16 @@ from trainers.workloads.program.files import ProgramFiles
 LOG = logging.getLogger("hpo.agent")
 
 CHECKPOINT_SECONDS = 10.0
-"""Seconds of training between two checkpoints: at most this much training is lost with an agent."""
+"""Seconds of training between two checkpoints: at most this much training is lost when an agent fails."""
 
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """How an agent works.
+    """Options of an agent.
 
-    ``folder`` holds the checkpoints of its trials. ``trials`` is the maximum number of trials that it trains; after
-    ``stop_after`` seconds it takes no more trials and gives the current one back. ``workers_per_node`` is the number of
-    workers that a program starts, ``threads`` the number of CPU threads of a training.
+    ``folder`` holds the checkpoints of its trials. ``trials`` is the maximum number of trials that it trains. After
+    ``stop_after`` seconds, the agent takes no more trials and gives the current one back. ``workers_per_node`` is the
+    number of workers that a program starts, and ``threads`` is the number of CPU threads of a training run.
     """
 
     folder: Path
@@ -46,11 +46,11 @@ class AgentOptions:
 
 @dataclass
 class AgentReport:
-    """What an agent has done: trials by how they ended, seconds of training, and seconds since it started.
+    """Summary of an agent's work: trials by outcome, seconds of training, and seconds since the agent started.
 
     ``waited`` counts the seconds during which there was nothing to train. ``overheads`` holds, for each trial, the
-    seconds spent neither training nor waiting, but asking, reporting and telling. ``cpu_trained`` is the CPU time in
-    seconds of trainings in this process; ``cpu_overheads`` holds, for each trial, the CPU time of everything else.
+    seconds spent neither training nor waiting, but on requests to the study. ``cpu_trained`` is the CPU time in seconds
+    of training in this process; ``cpu_overheads`` holds, for each trial, the CPU time of everything else.
     """
 
     ended: dict[str, int] = field(default_factory=dict)
@@ -63,16 +63,16 @@ class AgentReport:
 
     @property
     def trials(self) -> int:
-        """Number of trials that the agent ended."""
+        """Number of trials that the agent has ended."""
         return sum(self.ended.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the report as plain values."""
         return {"trials": self.trials, **dataclasses.asdict(self)}
 
 
 class TrialAgent:
-    """Trains the trials of one study until the study ends, :meth:`stop` is called, or a limit of its options is met."""
+    """Trains the trials of one study until the study ends, :meth:`stop` is called, or an option's limit is reached."""
 
     def __init__(self, study: AskTell, name: str, options: AgentOptions) -> None:
         self._study, self._name, self._options = study, name, options
@@ -84,11 +84,11 @@ class TrialAgent:
         self._programs = options.folder / "trials" / quote(name, safe="")
 
     def stop(self) -> None:
-        """Give the current trial back and stop; returns at once, safe in a signal handler."""
+        """Give the current trial back and stop. Returns immediately; safe in a signal handler."""
         self._stopping.set()
 
     def run(self) -> AgentReport:
-        """Train, and return a report. Errors of the study's server are raised only if an outage lasts too long."""
+        """Train trials, and return a report. Errors of the server are raised only if an outage lasts too long."""
         report, began = AgentReport(), time.monotonic()
         until = None if self._options.stop_after is None else began + self._options.stop_after
 
@@ -163,7 +163,7 @@ class TrialAgent:
                     return trial.state
         except HpoError:
             self._run.stop()
-            trial.abandon()  # another agent has it, or the server is down: it is reassigned when the lease expires
+            trial.abandon()  # another agent has it, or the server is down; it is reassigned when the lease expires
             raise
         except BaseException:
             self._run.stop()
@@ -178,7 +178,7 @@ class TrialAgent:
 
 
 class _timed:  # noqa: N801  (reads as a statement)
-    """Adds the duration of a block to the training time."""
+    """Adds the duration of a ``with`` block to the training time."""
 
     def __init__(self, report: AgentReport) -> None:
         self._report = report

@@ -1,4 +1,4 @@
-"""``hpo.AsyncClient``: the calls of ``hpo.Client`` for asyncio and trio, many at a time.
+"""``hpo.AsyncClient``: the calls of ``hpo.Client`` for asyncio and trio, with many requests at a time.
 
 ::
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """The client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
+    """A client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class AsyncClient:
         return self.study(status.name)
 
     def study(self, name: str) -> AsyncRemoteStudy:
-        """Return the study of that name; send no request yet."""
+        """Return the study with this name, without sending a request."""
         return AsyncRemoteStudy(self, name, self._retries)
 
     async def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """Return the status of all studies that the token may read; ``search`` is part of the name."""
+        """Return the status of all studies that the token may read; ``search`` matches any part of a name."""
         return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     async def document(self, *path: str) -> Any:
@@ -120,7 +120,7 @@ class AsyncClient:
                 reply = carrier.no_response(error, self._address)
 
     async def stream(self, feed: EventStream) -> AsyncIterator[RemoteEvent]:
-        """Yield the events of a feed, reconnecting as often as needed."""
+        """Yield the events of a stream, reconnecting as often as needed."""
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
@@ -156,7 +156,7 @@ class AsyncClient:
 
 
 class AsyncRemoteStudy:
-    """A study on a server. It holds no data: every call asks the server."""
+    """A study on a server. The object holds no data: every call queries the server."""
 
     def __init__(self, client: AsyncClient, name: str, retries: RetryPolicy) -> None:
         self._client, self.name, self._retries = client, name, retries
@@ -186,7 +186,7 @@ class AsyncRemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> AsyncIterator[RemoteEvent]:
-        """Stream the events after event ``after`` until the study ends."""
+        """Stream the events with numbers above ``after`` until the study ends."""
         return self._client.stream(
             EventStream(
                 join_url_path("studies", self.name, "events"),
@@ -197,7 +197,7 @@ class AsyncRemoteStudy:
         )
 
     async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """Return the events so far after event ``after``, oldest first."""
+        """Return the stored events with numbers above ``after``, oldest first."""
         return await self._client.run(calls.logs(self._retries, self.name, after=after))
 
     async def trials(
@@ -217,7 +217,7 @@ class AsyncRemoteStudy:
         columns: Sequence[str] | None = None,
         max_points: int | None = None,
     ) -> dict[int, dict[str, list[float | None]]]:
-        """Return curves by trial number, each a dict of columns."""
+        """Return the convergence curves by trial number, each as a dict of columns."""
         return await self._client.run(
             calls.convergence(
                 self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
@@ -227,7 +227,7 @@ class AsyncRemoteStudy:
     async def forecast(
         self, global_batch_size: int, *, budgets: Sequence[float] = ()
     ) -> RemoteForecast:
-        """Return settings and epochs to target at any batch size."""
+        """Return the forecast settings and epochs to target at any batch size."""
         return await self._client.run(
             calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
         )
@@ -245,9 +245,10 @@ class AsyncRemoteStudy:
         backend: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> RemotePlan:
-        """Make and store a plan with the files that launch it; options that are not given come from the study's file.
+        """Make and store a plan with its launch files; options that are not given come from the study file.
 
-        ``options`` are those of :class:`hpo.PlanRequest`; ``cost`` is the name of a published cost, or its figures.
+        ``options`` are the fields of :class:`hpo.PlanRequest`; ``cost`` is the name of a published cost, or the cost
+        figures themselves.
         """
         asked = {
             "machine": machine,
@@ -269,25 +270,24 @@ class AsyncRemoteStudy:
     async def resume(
         self, spec: StudySpec | str | Path | None = None, *, retry_failed: bool = False
     ) -> StudyStatus:
-        """Queue the study again after it has ended; a finished one needs a ``spec`` with a larger budget.
+        """Queue the study again after it has ended; a finished study needs a ``spec`` with a larger budget.
 
-        Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case with
-        ``retry_failed``.
+        Failed trials are trained again with ``retry_failed``, or if the program or its command in ``spec`` has changed.
         """
         return await self._client.run(
             calls.resume(self._retries, self.name, spec, retry_failed=retry_failed)
         )
 
     async def rename(self, name: str) -> StudyStatus:
-        """Rename the study; this object then uses the new name. Raises :class:`ConflictError` if it is running or the
-        name is taken.
+        """Rename the study; this object then uses the new name. Raises :class:`ConflictError` if the study is
+        running or the name is taken.
         """
         status = await self._client.run(calls.rename(self._retries, self.name, name))
         self.name = status.name
         return status
 
     async def delete(self) -> None:
-        """Remove the study and all its data; raise :class:`ConflictError` if it is running."""
+        """Remove the study and all its data; raise :class:`ConflictError` if the study is running."""
         await self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:

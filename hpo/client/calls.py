@@ -1,4 +1,4 @@
-"""Every call of the client, shared by all clients: its requests, and how it reads the responses."""
+"""The calls that all clients share: how each call builds its requests and reads the responses."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ OnEvent = Callable[[RemoteEvent], None]
 
 @dataclass(frozen=True)
 class WaitPolicy:
-    """How a client waits for a study: it polls every ``poll_seconds``, through outages of up to ``outage_seconds``."""
+    """How a client waits for a study: it polls every ``poll_seconds``, and tolerates outages of ``outage_seconds``."""
 
     poll_seconds: float = 2.0
     outage_seconds: float = 600.0
 
 
 def read_spec(spec: StudySpec | str | Path) -> StudySpec:
-    """Return a spec as it is, or read it from a file's path or YAML text; raise SpecError before anything is sent."""
+    """Return a spec unchanged, or read it from a file or YAML text; raise SpecError before anything is sent."""
     if isinstance(spec, StudySpec):
         return spec
     if isinstance(spec, str) and "\n" in spec:
@@ -107,7 +107,7 @@ def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStat
 
 
 def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
-    """Cancel a study; idempotent."""
+    """Cancel a study; the call is idempotent."""
     answer = yield from ask(
         ClientRequest("POST", join_url_path("studies", name, "cancel"), repeatable=True), retries
     )
@@ -121,7 +121,7 @@ def resume(
     *,
     retry_failed: bool = False,
 ) -> Steps[StudyStatus]:
-    """Queue an ended study again; a finished one needs a larger budget."""
+    """Queue an ended study again; a finished study needs a larger budget."""
     body: dict[str, Any] = {} if spec is None else {"spec": read_spec(spec).text}
     body |= {"retry_failed": True} if retry_failed else {}
     answer = yield from ask(
@@ -183,7 +183,7 @@ def wait(
 
 
 def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
-    """Return a study's log messages after event ``after``, oldest first."""
+    """Return a study's log messages with numbers above ``after``, oldest first."""
     return [
         RemoteEvent.of(each)
         for each in (
@@ -213,7 +213,7 @@ def convergence(
     columns: Sequence[str] | None,
     max_points: int | None,
 ) -> Steps[dict[int, dict[str, list[float | None]]]]:
-    """Return the curves of some or all trials: a dict of columns by trial number."""
+    """Return the curves of some or all trials by trial number, each as a dict of columns."""
     if numbers is None:
         numbers = [
             trial.number
@@ -246,7 +246,7 @@ def forecast(
 
 
 def designs(retries: RetryPolicy, name: str) -> Steps[list[RemoteDesign]]:
-    """Return a study's designs, the cheapest first."""
+    """Return a study's designs, cheapest first."""
     found = (yield from document(retries, "studies", name, "designs"))["designs"]
     return [RemoteDesign.of(each) for each in found]
 
@@ -279,7 +279,7 @@ def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
 def ask_trial(
     retries: RetryPolicy, name: str, *, key: str, holder: str, lease_seconds: float
 ) -> Steps[Asked]:
-    """Ask for a trial; retries are safe, because requests with the same key count as one."""
+    """Ask for a trial; retries are safe, because requests with the same key count as one request."""
     body = {"key": key, "holder": holder, "lease_seconds": lease_seconds}
     request = ClientRequest(
         "POST", join_url_path("studies", name, "trials"), body=body, repeatable=True
@@ -337,7 +337,7 @@ def end_trial(
 
 
 def release_trial(retries: RetryPolicy, name: str, number: int, *, key: str) -> Steps[None]:
-    """Give a trial back."""
+    """Give a trial back to the study."""
     yield from ask(_about_trial(name, number, "release", {"key": key}), retries)
 
 

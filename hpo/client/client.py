@@ -1,4 +1,4 @@
-"""``hpo.Client``: calls to a server, one at a time.
+"""``hpo.Client``: the blocking client of a server.
 
 ::
 
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """The client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Threads may share it.
+    """A client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Threads may share it.
 
     Every call may raise :class:`hpo.errors.ServiceError` or a subclass; ``retries`` says how often a request is
-    sent again before the error is raised. ``transport`` replaces httpx's own.
+    sent again before the error is raised. ``transport`` replaces httpx's default transport.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Client:
     ) -> RemoteStudy:
         """Queue a study, given as a StudySpec, the path of its file, or its YAML text.
 
-        ``max_samples`` and ``max_accelerator_hours`` end it early. Workers ignore a study with ``for_agents``: its
+        ``max_samples`` and ``max_accelerator_hours`` limit its cost. Workers ignore a study with ``for_agents``: its
         trials are trained by clients that ask for them (``RemoteStudy.ask_tell``, ``hpo agent``). Submitting the same
         study again, or with the same ``idempotency_key``, returns the existing one. Raises :class:`SpecError` with
-        every fault of the study, or :class:`ConflictError` if its name is taken.
+        every error in the study, or :class:`ConflictError` if its name is taken.
         """
         status = self.run(
             calls.submit(
@@ -100,13 +100,13 @@ class Client:
         return self.study(status.name)
 
     def study(self, name: str) -> RemoteStudy:
-        """Return the study of that name; send no request yet."""
+        """Return the study with this name, without sending a request."""
         return RemoteStudy(self, name, self._retries)
 
     def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """Return the status of all studies that the token may read; ``search`` is part of the name."""
+        """Return the status of all studies that the token may read; ``search`` matches any part of a name."""
         return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     def document(self, *path: str) -> Any:
@@ -134,7 +134,7 @@ class Client:
                 reply = carrier.no_response(error, self._address)
 
     def stream(self, feed: EventStream) -> Iterator[RemoteEvent]:
-        """Yield the events of a feed, reconnecting as often as needed."""
+        """Yield the events of a stream, reconnecting as often as needed."""
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
@@ -169,13 +169,13 @@ class Client:
 
 
 class RemoteStudy:
-    """A study on a server. It holds no data: every call asks the server."""
+    """A study on a server. The object holds no data: every call queries the server."""
 
     def __init__(self, client: Client, name: str, retries: RetryPolicy) -> None:
         self._client, self.name, self._retries = client, name, retries
 
     def status(self) -> StudyStatus:
-        """Return the study's status. Like all methods below, raise :class:`StudyNotFoundError` if it does not exist."""
+        """Return the study's status. Like all methods below, raise :class:`StudyNotFoundError` if there is none."""
         return self._client.run(calls.status(self._retries, self.name))
 
     def wait(
@@ -186,10 +186,11 @@ class RemoteStudy:
         on_event: OnEvent | None = None,
         check: bool = True,
     ) -> StudyStatus:
-        """Wait until the study has ended, and return its status; ``on_event`` is called with each event meanwhile.
+        """Wait until the study has ended, and return its status; ``on_event`` is called with each event.
 
         Polls every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
-        is off, :class:`StudyFailedError` if it ends in any state but finished. Outages of ten minutes are tolerated.
+        is off, :class:`StudyFailedError` if the study ends in any state but finished. Outages of up to ten minutes are
+        tolerated.
         """
         return self._client.run(
             calls.wait(
@@ -203,8 +204,8 @@ class RemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
-        """Stream the events after event ``after`` until the study ends, with ``progress`` also the newest points of
-        running trials. After a lost connection the stream resumes where it stopped.
+        """Stream the events with numbers above ``after`` until the study ends; ``progress`` adds the newest points of
+        running trials. After a lost connection, the stream resumes where it stopped.
         """
         return self._client.stream(
             EventStream(
@@ -216,13 +217,13 @@ class RemoteStudy:
         )
 
     def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """Return the events so far after event ``after``, oldest first."""
+        """Return the stored events with numbers above ``after``, oldest first."""
         return self._client.run(calls.logs(self._retries, self.name, after=after))
 
     def trials(
         self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
     ) -> list[RemoteTrial]:
-        """Return the trials, ordered by number: all of them, or those in certain states or of one rung."""
+        """Return all trials, or only those in certain states or at one rung, ordered by number."""
         return self._client.run(
             calls.trials(
                 self._retries, self.name, states=states, global_batch_size=global_batch_size
@@ -236,7 +237,7 @@ class RemoteStudy:
         columns: Sequence[str] | None = None,
         max_points: int | None = None,
     ) -> dict[int, dict[str, list[float | None]]]:
-        """Return curves by trial number, each a dict of all columns (``step``, ``epochs`` ...), or of ``columns``."""
+        """Return the convergence curves by trial number, each as a dict of ``columns`` (by default, of all columns)."""
         return self._client.run(
             calls.convergence(
                 self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
@@ -244,7 +245,7 @@ class RemoteStudy:
         )
 
     def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
-        """Return settings and epochs to target at any batch size; raise :class:`EvidenceError` for too few results."""
+        """Return the forecast at any batch size; raise :class:`EvidenceError` if there are too few results."""
         return self._client.run(
             calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
         )
@@ -252,7 +253,7 @@ class RemoteStudy:
     def designs(self) -> list[RemoteDesign]:
         """Return each design's cost and its interval at full scale; see :func:`hpo.designs`.
 
-        These are the study's own design and every design with a narrower interval than all cheaper ones, cheapest
+        The list holds the study's own design and every design with a narrower interval than all cheaper ones, cheapest
         first.
         """
         return self._client.run(calls.designs(self._retries, self.name))
@@ -266,9 +267,10 @@ class RemoteStudy:
         backend: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> RemotePlan:
-        """Make and store a plan with the files that launch it; options that are not given come from the study's file.
+        """Make and store a plan with its launch files; options that are not given come from the study file.
 
-        ``options`` are those of :class:`hpo.PlanRequest`; ``cost`` is the name of a published cost, or its figures.
+        ``options`` are the fields of :class:`hpo.PlanRequest`; ``cost`` is the name of a published cost, or the cost
+        figures themselves.
         """
         asked = {
             "machine": machine,
@@ -291,10 +293,10 @@ class RemoteStudy:
         outage_seconds: float = WaitPolicy.outage_seconds,
         background: bool = False,
     ) -> AskTell:
-        """Train the study's trials here: ask for one, report while it trains, tell how it ended (:func:`hpo.ask_tell`).
+        """Train the study's trials in this process, by ask and tell (:func:`hpo.ask_tell`).
 
         ``holder`` is a readable name of the client. Calls survive outages of up to ``outage_seconds``. With
-        ``background`` a training does not wait for the responses to its reports, which arrive a little later.
+        ``background``, training does not wait for the responses to its reports, which arrive a little later.
         """
         channel = _TrialChannel(self._client, self.name, self._retries, outage_seconds)
         return AskTell(
@@ -311,18 +313,17 @@ class RemoteStudy:
     def resume(
         self, spec: StudySpec | str | Path | None = None, *, retry_failed: bool = False
     ) -> StudyStatus:
-        """Queue the study again after it has ended; a finished one needs a ``spec`` with a larger budget.
+        """Queue the study again after it has ended; a finished study needs a ``spec`` with a larger budget.
 
-        Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case with
-        ``retry_failed``.
+        Failed trials are trained again with ``retry_failed``, or if the program or its command in ``spec`` has changed.
         """
         return self._client.run(
             calls.resume(self._retries, self.name, spec, retry_failed=retry_failed)
         )
 
     def rename(self, name: str) -> StudyStatus:
-        """Rename the study; this object then uses the new name. Raises :class:`ConflictError` if it is running or the
-        name is taken.
+        """Rename the study; this object then uses the new name. Raises :class:`ConflictError` if the study is
+        running or the name is taken.
         """
         status = self._client.run(calls.rename(self._retries, self.name, name))
         self.name = status.name
@@ -331,7 +332,7 @@ class RemoteStudy:
     def delete(self) -> None:
         """Remove the study with its trials, forecasts, plans and outcomes.
 
-        Raises :class:`ConflictError` if it is running.
+        Raises :class:`ConflictError` if the study is running.
         """
         self._client.run(calls.delete(self._retries, self.name))
 
@@ -340,7 +341,7 @@ class RemoteStudy:
 
 
 class _TrialChannel:
-    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; calls are retried while the server restarts."""
+    """A :class:`hpo.ask_and_tell.messages.Channel` to a server; calls are retried while the server restarts."""
 
     def __init__(
         self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float

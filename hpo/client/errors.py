@@ -52,7 +52,7 @@ _OF_STATUS: dict[int, type[HpoError]] = {
 
 
 def error_of_response(answer: ServerResponse) -> HpoError:
-    """Return the error for a response with a status of 400 or above, from the server or a proxy before it."""
+    """Return the error for a response with a status of 400 or above, from the server or a proxy in front of it."""
     document = answer.document
     error = document.get("error") if isinstance(document, dict) else None
     if not isinstance(error, dict):

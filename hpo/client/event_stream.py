@@ -1,7 +1,7 @@
 """Server-sent events (WHATWG HTML, 9.2): parsing lines into events, and resuming after a broken connection.
 
-A feed is one stream of events over any number of connections. Each connection names the last event that was seen
-(``Last-Event-ID``), so that none is missed or repeated.
+A stream may span any number of connections. Each connection names the last event that was received
+(``Last-Event-ID``), so that no event is missed or repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of the bytes may
 
 
 class EventStream:
-    """The events of one study, or of all (``study`` is None): send :attr:`request`, pass its bytes to :meth:`take`.
+    """The events of one study, or of all if ``study`` is None: send :attr:`request`, pass its bytes to :meth:`take`.
 
     ``progress`` adds the newest points of running trials, as events without an id.
     :attr:`ended` becomes true when the study has ended.
@@ -41,7 +41,7 @@ class EventStream:
 
     @property
     def request(self) -> ClientRequest:
-        """The request of the next connection."""
+        """The request that opens the next connection."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": self._last_id}
         return ClientRequest(
             "GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True
@@ -56,9 +56,9 @@ class EventStream:
             )
 
     def take(self, content: bytes) -> list[RemoteEvent]:
-        """Return the requested events that the next bytes of the stream complete.
+        """Return the requested events that are complete after these bytes of the stream.
 
-        Lines end with CR, LF or both, and with nothing else: not at U+2028, where ``str.splitlines`` would split JSON.
+        Lines end only with CR, LF or both, and not with U+2028, at which ``str.splitlines`` would split JSON.
         """
         self._failures = 0
         *lines, self._rest = _LINE_END.split(self._rest + content)
@@ -82,7 +82,7 @@ class EventStream:
         return None
 
     def broken(self, reply: ServerResponse | NoResponse) -> float:
-        """Return the seconds to wait before reconnecting when the stream broke; raise if retrying is pointless."""
+        """Return the seconds to wait before reconnecting after the stream broke; raise if retrying is pointless."""
         self._kind, self._data, self._id, self._rest = "", "", "", b""
         self._failures += 1
         answered = isinstance(reply, ServerResponse)

@@ -2,7 +2,7 @@
 
 A call is a generator that yields a :class:`ClientRequest` or a :class:`ClientPause` and is sent the outcome: a
 :class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. Thus each call is
-written once, for the blocking client, the asynchronous one, and tests without a network.
+written once, for the blocking client, the asynchronous client, and tests without a network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Parameters = Mapping[str, str | int | float | bool | Sequence[str | int | float]
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """One request. If ``repeatable``, it may be sent again even though it may have arrived."""
+    """One request. If ``repeatable``, it may be sent again even if it may already have arrived."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class ServerResponse:
 
 @dataclass(frozen=True)
 class NoResponse:
-    """No response: the reason, and whether it is certain that the request never reached the server."""
+    """A missing response: the reason, and whether it is certain that the request never reached the server."""
 
     reason: str
     never_sent: bool = False
@@ -56,7 +56,7 @@ class NoResponse:
 
 @dataclass(frozen=True)
 class ClientPause:
-    """A wait of some seconds before the next step."""
+    """A pause of some seconds before the next step."""
 
     seconds: float
 
@@ -66,7 +66,7 @@ Steps = Generator[Step, ServerResponse | NoResponse | None, T]
 
 
 def get_request(*path: str | int, **parameters: Any) -> ClientRequest:
-    """Return a GET request, which may always be repeated. Each of ``path`` is one segment, with any characters."""
+    """Return a GET request, which may always be repeated. Each item of ``path`` is one segment, with any characters."""
     return ClientRequest(
         "GET",
         join_url_path(*path),

@@ -1,4 +1,4 @@
-"""A server's answers as typed values. Fields that newer servers add are available in ``document``."""
+"""A server's responses as typed values. Fields that newer servers add are available in ``document``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAN_FILES = ("script", "job", "settings")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """The state of a study; ``trials`` counts its trials by state, ``best_epochs_to_target`` is over all rungs."""
+    """The state of a study; ``trials`` counts its trials by state, and ``best_epochs_to_target`` covers all rungs."""
 
     name: str
     state: str
@@ -71,7 +71,7 @@ class StudyStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteEvent:
-    """Something that happened to a study; ``id`` is None for progress, which the server does not keep."""
+    """An event of a study; ``id`` is None for progress, which the server does not store."""
 
     id: int | None
     kind: str
@@ -99,11 +99,11 @@ class RemoteEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteTrial:
-    """One training: its settings at one global batch size with one seed, and its results.
+    """One trial: its settings at one global batch size with one seed, and its results.
 
     Each of ``figures`` is also an attribute, such as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``;
-    it is None if not measured. Which of them exist depends on the server's release. ``sizes`` are the width, depth and
-    samples of its rung, empty if only the batch grows.
+    it is None if not measured. The available figures depend on the server's release. ``sizes`` holds the width, depth
+    and samples of the trial's rung; it is empty if only the batch size grows.
     """
 
     number: int
@@ -139,7 +139,7 @@ class RemoteTrial:
         return _read(cls, document, read)
 
     def __getattr__(self, name: str) -> float | None:
-        """Return a figure; raise AttributeError if the server has none of this name."""
+        """Return a figure; raise AttributeError if the trial has no figure of this name."""
         figures: Mapping[str, float | None] = self.__dict__.get("figures", {})
         if name not in figures:
             raise AttributeError(
@@ -150,10 +150,10 @@ class RemoteTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteForecast:
-    """Settings and epochs to target at a batch size, each the median with its 90 % interval.
+    """Settings and epochs to target at a batch size, each as a median with its 90 % interval.
 
     For a study that asks for the best metric within a budget, ``epochs_to_target`` is None and ``best`` is that metric.
-    ``sizes`` are the width, depth and samples of the forecast, empty if only the batch grows.
+    ``sizes`` holds the width, depth and samples of the forecast; it is empty if only the batch size grows.
     """
 
     global_batch_size: float
@@ -188,9 +188,9 @@ class RemoteForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteDesign:
-    """A number of trainings over the ladder up to ``largest``: their cost, and the resulting interval at full scale.
+    """A sweep design: training runs over the ladder up to ``largest``, their cost, and the interval at full scale.
 
-    ``cost`` is in trainings at full scale, ``accelerator_hours`` is None if no training was timed; ``own`` marks
+    ``cost`` is measured in full-scale training runs; ``accelerator_hours`` is None if no run was timed; ``own`` marks
     the current study. See :class:`hpo.Design`.
     """
 

@@ -1,8 +1,8 @@
 """Retries: which requests are sent again, and when.
 
-A request is sent again if no response came, or for the statuses 429, 502, 503 and 504. If it may have arrived, it is
-repeated only if that is harmless. Pauses double from ``first_seconds`` to ``most_seconds``, and each is multiplied by a
-random factor between one half and one, so that clients that failed together do not return together (Brooker,
+A request is sent again if no response came or if the status is 429, 502, 503 or 504. A request that may have arrived
+is repeated only if that is harmless. Pauses double from ``first_seconds`` to ``most_seconds``; each is multiplied by a
+random factor between one half and one, so that clients that failed together do not retry together (Brooker,
 "Exponential Backoff And Jitter", AWS Architecture Blog 2015). A pause is never shorter than the server's Retry-After.
 """
 
@@ -19,15 +19,15 @@ from hpo.client.protocol import ClientPause, ClientRequest, NoResponse, ServerRe
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
-"""The server did not process the request."""
+"""Statuses that mean that the server did not process the request."""
 PASSING = (502, 503, 504)
-"""The server, or a proxy before it, is briefly unavailable."""
+"""Statuses that mean that the server, or a proxy in front of it, is briefly unavailable."""
 LONGEST_RETRY_AFTER = 300.0
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """At most ``attempts`` per request, with pauses that double from ``first_seconds`` to ``most_seconds``."""
+    """At most ``attempts`` are made per request; pauses double from ``first_seconds`` to ``most_seconds``."""
 
     attempts: int = 6
     first_seconds: float = 0.25
@@ -64,10 +64,10 @@ def may_repeat_request(request: ClientRequest, reply: ServerResponse | NoRespons
 def error_of_request(
     request: ClientRequest, reply: ServerResponse | NoResponse | None, attempts: int
 ) -> Exception:
-    """Return the error to raise for a request with this response, or without one."""
+    """Return the error to raise for a request that got this response, or no response."""
     if isinstance(reply, ServerResponse):
         return error_of_response(reply)
-    reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
+    reason = reply.reason if isinstance(reply, NoResponse) else "no response came"
     maybe = (
         ""
         if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)

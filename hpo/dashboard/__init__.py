@@ -1,1 +1,1 @@
-"""Figures of a study: plotly figures for notebooks, and the HTML report that shows them."""
+"""Figures of a study: Plotly figures for notebooks, and the HTML report that shows them."""

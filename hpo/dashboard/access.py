@@ -1,4 +1,4 @@
-"""Callables that the server passes to the dashboard, so that neither imports the other."""
+"""The functions that the server passes to the dashboard, so that neither imports the other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class PageAccess:
-    """``reader`` is a dependency that admits callers who may read; the other callables may raise the server's errors.
+    """The functions that the server provides; ``reader`` is a dependency that admits callers who may read.
 
+    The other functions may raise the server's errors.
     ``study(request, who, name)`` returns the study named in the path. ``laws(request, study)`` and
     ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` if no trial has a result.
     ``result(request, study)`` returns the study without fitting laws.
-    ``kept(request, study, what, make)`` returns the JSON answer stored for the study as it is now, or the result of
-    ``make``.
+    ``kept(request, study, what, make)`` returns the JSON answer stored for the study's current state, or the result
+    of ``make``.
     ``compute(request, who, work)`` runs slow work in a thread, one at a time for each user.
     ``calibration(request, who)`` returns the launched plans that the caller may see.
     """

@@ -1,4 +1,4 @@
-"""Figures over the global batch size: the ladder of epochs to target, and each setting with its law."""
+"""Figures against the global batch size: epochs to target over the ladder, and each setting with its law."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ from storage.records import Outcome, TrialState
 BAND_POINTS = 32
 REGIME_STEPS = 120
 REGIME = "regime"
-"""Name by which plots.js finds the regimes' labels; on a narrow page it puts each on a separate line."""
+"""Name by which plots.js finds the regimes' labels; on a narrow page it puts each label on a separate line."""
 BEYOND_SIGHT = 12.0
-"""An interval may extend an axis to this many times the largest point; the rest is cut off."""
+"""An interval may extend an axis to this many times the largest point; anything beyond is cut off."""
 
 
 def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure:
     """Plot epochs to target against the global batch size, both logarithmic.
 
-    It shows every ended trial, by state, at the epochs it took or was stopped after; the best settings of each
-    rung; with ``posterior`` the law's median with its 90 % band, the critical batch size (the median, in samples) and
-    the regimes; the forecast for the full-scale batch with its 90 % interval; and the outcomes of launched plans. For
-    a study over several sizes it has a panel for each length and a colour for each model
+    The figure shows every ended trial, by state, at the epochs it needed or was stopped after; the best settings of
+    each rung; the forecast for the full-scale batch size with its 90 % interval; and the outcomes of launched plans.
+    With ``posterior`` it adds the law's median with its 90 % band, the critical batch size (the median, in samples) and
+    the regimes. For a study over several sizes it has a panel for each training length and a colour for each model
     (:mod:`hpo.dashboard.size_figures`).
     """
     if result.spec.sizes:
@@ -104,13 +104,13 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         ended = bool(trials_by_state(result.trials))
         style.note(
             figure,
-            "no training reached its first evaluation" if ended else "no training has ended yet",
+            "no trial reached its first evaluation" if ended else "no trial has ended yet",
         )
     return figure
 
 
 def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figure:
-    """Plot the ladder of a study with a fixed budget: the best metric against the batch size."""
+    """Plot the best metric against the batch size, for a study with a fixed budget."""
     question, name = result.spec.question, result.study.metric
     figure = style.figure(f"{result.study.name}: {question}", height=520)
     numbers = full_scale_forecast(result, posterior)
@@ -140,7 +140,7 @@ def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figur
         **metric_axis(question, drawn),
     )
     if not drawn:
-        style.note(figure, "no training has reached the end of its budget yet")
+        style.note(figure, "no trial has reached the end of its budget yet")
     return figure
 
 
@@ -149,9 +149,9 @@ def setting_against_batch(
 ) -> go.Figure:
     """Plot the values of a tuned setting against the global batch size, coloured by the epochs to target.
 
-    The best value of each rung is highlighted; with ``posterior`` and an extrapolated setting it also shows the law
-    with its 90 % band, the forecast for the full-scale batch, and the values used by launched plans. Raises
-    :class:`EvidenceError` for a setting that the study does not tune.
+    The best value of each rung is highlighted. With ``posterior`` and an extrapolated setting, the figure also shows
+    the law with its 90 % band, the forecast for the full-scale batch size, and the values used by launched plans.
+    Raises :class:`EvidenceError` for a setting that the study does not tune.
     """
     check_setting_tuned(result, name)
     numbers = full_scale_forecast(result, posterior)
@@ -190,7 +190,7 @@ def setting_against_batch(
         title_text=setting_with_unit(name), **setting_axis(result, name, _numbers(figure))
     )
     if not result.trials:
-        style.note(figure, "no training has started yet")
+        style.note(figure, "no trial has started yet")
     return figure
 
 
@@ -200,12 +200,12 @@ def check_setting_tuned(result: StudyResult, name: str) -> None:
     if name not in tuned:
         raise EvidenceError(
             f"a figure needs a setting that study {result.study.name!r} tunes "
-            f"({', '.join(tuned) or 'it tunes none'}), but got {name!r}"
+            f"({', '.join(tuned) or 'it tunes no settings'}), but got {name!r}"
         )
 
 
 def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None) -> Forecast | None:
-    """Return the forecast for the full-scale batch, from the result or from ``posterior``; None without either."""
+    """Return the forecast for the full-scale batch size, from the result or ``posterior``; None without either."""
     if result.forecast is not None:
         return result.forecast.numbers
     batch = _full_scale(result)
@@ -224,7 +224,7 @@ def plotted_setting_value(value: Any) -> Any:
 
 
 def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[str, Any]:
-    """Return the axis of a tuned setting, which covers its domain and the values ``shown``."""
+    """Return the axis of a tuned setting, covering its domain and the values ``shown``."""
     domain = result.spec.search.domains[name]
     if isinstance(domain, Categorical):
         return {
@@ -256,7 +256,7 @@ def _batches(result: StudyResult) -> list[int]:
 
 
 def _grid(result: StudyResult) -> NDArray[np.float64]:
-    """Return the batches to draw the law over, including the largest rung, beyond which it is extrapolated."""
+    """Return the batch sizes to draw the law over, including the largest rung, where extrapolation starts."""
     batches = _batches(result)
     return np.unique(
         np.append(np.geomspace(batches[0], batches[-1], BAND_POINTS), _largest_rung(result))
@@ -370,7 +370,7 @@ def _add_forecast(figure: go.Figure, batch: int, ends: Interval, what: str) -> N
 
 
 def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = None) -> None:
-    """Add the outcome of each launched plan, or the value of a setting that it used, against its batch size."""
+    """Add the outcome of each launched plan, or the value that it used for a setting, at its batch size."""
     shown: set[str] = set()
     for run in result.runs:
         if run.outcomes:
@@ -397,14 +397,14 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
 
 
 def _seen(run: PlannedRun, outcome: Outcome) -> float | None:
-    """Return the y value of a launch: its best metric for a fixed budget, else its epochs."""
+    """Return the y value of a launched run: its best metric for a fixed budget, otherwise its epochs."""
     if run.question.fixed:
         return outcome.best_metric
     return outcome.epochs_to_target or outcome.epochs
 
 
 def _steps_beside(run: PlannedRun) -> float:
-    """Return the horizontal offset of a plan's runs from their batch, by the kind of the plan, in steps."""
+    """Return the horizontal offset of a plan's runs from their batch size, in steps, by the kind of plan."""
     return 0.45 * (list(style.KINDS).index(run.plan.kind) + 1)
 
 
@@ -448,7 +448,7 @@ def _mark_critical(
     place = math.log(critical.median / low) / math.log(high / low)
     if not 0 <= place <= 1:
         label |= (
-            # the forecast is on that side, above
+            # the forecast is above, on that side
             {"x": 0.99, "xanchor": "right", "y": 0.015, "yanchor": "bottom", "text": f"{text} →"}
             if place > 1
             else {"x": 0.01, "xanchor": "left", "text": f"← {text}"}
@@ -509,7 +509,7 @@ def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
 
 
 def _epochs_colours(epochs: Sequence[float]) -> dict[str, Any]:
-    """Return marker colours by the logarithm of the epochs to target, dark for few, with a colour bar in epochs."""
+    """Return marker colours by the logarithm of epochs to target (dark means few), with a colour bar in epochs."""
     low, high = style.log_range(epochs, pad=1.0)
     axis = style.log_axis(low, high if high > low else low * 1.1)
     scale = {

@@ -1,4 +1,4 @@
-"""All trials of a study as columns, so that a table of thousands can be sorted and filtered."""
+"""All trials of a study as columns, so that a table of thousands of trials can be sorted and filtered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, An
     """Return all trials of a study as lists of equal length.
 
     ``columns`` holds the columns common to all trials, ``settings`` the sizes and tuned settings by name; unmeasured
-    values are None. ``figures`` are the headings of the result columns by name, in the order of the page.
+    values are None. ``figures`` holds the headings of the result columns by name, in page order.
     """
     return {
         "columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},

@@ -1,4 +1,4 @@
-"""Routes of the pages in addition to the API: the figures, all trials in columns, a trial's job, the report."""
+"""Routes for the pages beyond the API: the figures, all trials as columns, a trial's job, the report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FIGURES: dict[str, Draw] = {
     "validation": lambda result, _, __: figures.validation(result),
 }
 WITH_LAWS = ("ladder", "setting")
-SLOW = ("importances", "slice", "contour")  # they fit random forests, or load Optuna
+SLOW = ("importances", "slice", "contour")  # these fit random forests or load Optuna
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
@@ -78,7 +78,7 @@ class AnswerCache:
 
 
 def data_routes(access: PageAccess) -> APIRouter:
-    """Return routes under ``/api/v1`` for the pages only; they are not in the OpenAPI document and may change."""
+    """Return the pages' own routes under ``/api/v1``; they are not in the OpenAPI document and may change."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
     reader, drawn, kept = Depends(access.reader), AnswerCache(48), AnswerCache(8)
 
@@ -103,15 +103,15 @@ def data_routes(access: PageAccess) -> APIRouter:
         setting: str = "",
         laws: bool = False,
     ) -> Response:
-        """Return a figure of the study: with ``laws``, once they are fitted; otherwise without them and at once.
+        """Return a figure of the study, with ``laws`` once they are fitted, or at once without laws.
 
-        A figure drawn with the laws is stored and then returned in both cases.
+        A figure drawn with laws is stored, and from then on returned in both cases.
         """
 
         what = f"figure {key} {setting}"
 
         def of(result: StudyResult, posterior: Posterior | None) -> Response:
-            # both stay alive with the figure, so that their ids remain valid cache keys
+            # both objects stay alive with the figure, so that their ids remain valid cache keys
             return drawn.get(
                 (id(result), id(posterior), key, setting),
                 lambda: _drawn(FIGURES[key](result, posterior, setting)),
@@ -160,7 +160,7 @@ def data_routes(access: PageAccess) -> APIRouter:
         slot_hours: Annotated[float | None, Query(gt=0, le=1e6)] = None,
         cost: str | None = None,
     ) -> Response:
-        """Return a forecast and a plan for the sliders; nothing is stored, and there is no plan if none is possible."""
+        """Return a forecast and, if possible, a plan for the positions of the sliders; nothing is stored."""
 
         def make() -> Response:
             found = access.forecast(request, access.study(request, who, name), at)
@@ -197,7 +197,7 @@ def data_routes(access: PageAccess) -> APIRouter:
     @router.get("/studies/{name}/columns")
     def columns(request: Request, name: str, who: Any = reader) -> Response:
         study, store = access.study(request, who, name), access.store(request)
-        # columns change when a trial begins or ends, and the counts change with them
+        # columns change when a trial starts or ends, and the counts change with them
         counts = sorted(
             (batch, str(state), count)
             for batch, states in store.counts(study.id).items()
@@ -227,7 +227,7 @@ def data_routes(access: PageAccess) -> APIRouter:
 def _laws(
     access: PageAccess, request: Request, study: Study
 ) -> tuple[StudyResult, Posterior | None]:
-    """Return the study with its laws, which are None if there are too few trials; the trials are shown anyway."""
+    """Return the study and its laws, which are None if there are too few trials for a fit."""
     result = access.result(request, study)
     if not result.answered:
         return result, None
@@ -241,12 +241,12 @@ def _contour(result: StudyResult) -> go.Figure:
     """Draw the contour over the two most important settings, as in the report."""
     order = importance_order(importances(result))
     if len(order) < 2:
-        raise EvidenceError("needs two settings and more finished trainings")
+        raise EvidenceError("needs two settings and more finished trials")
     return figures.contour(result, order[0], order[1])
 
 
 def _or_why_not(draw: Callable[[], go.Figure]) -> go.Figure:
-    """Return the figure, or an empty one with the reason, so that without Optuna a page lacks only some figures."""
+    """Return the figure, or an empty one with the reason, so that a page without Optuna lacks only some figures."""
     try:
         return draw()
     except (EvidenceError, ExportError) as error:
@@ -287,7 +287,7 @@ def _planned(
 
 
 def _known_cost(name: str | None) -> str | None:
-    """Return the name of a published cost; refuse a file path, as it comes from the network."""
+    """Return the name of a published cost; refuse a file path, because the name comes from the network."""
     if not name:
         return None
     if name not in workload_cost_names():

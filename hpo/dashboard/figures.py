@@ -1,4 +1,4 @@
-"""Figures of a study, as plotly figures: for notebooks, the HTML report and live pages alike.
+"""Figures of a study as Plotly figures, for notebooks, the HTML report and live pages.
 
 ::
 
@@ -7,8 +7,8 @@
 
 Each function returns a ``plotly.graph_objects.Figure``. Most take a :class:`hpo.StudyResult`; ``sample_images`` takes
 the sample images of a model, ``calibration``, ``calibration_of_time`` and ``trade_offs`` take rows, and
-``pareto_front`` and ``time_shares`` take a :class:`hpo.Plan`. None of them fits laws: laws are drawn from a given
-posterior (:func:`hpo.fit_posterior`), and left out without one.
+``pareto_front`` and ``time_shares`` take a :class:`hpo.Plan`. None of these functions fits laws: laws are drawn from a
+given posterior (:func:`hpo.fit_posterior`), and left out without one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of the settings' importance: importances by batch size, and the slice and contour plots of Optuna."""
+"""Figures of setting importance: importances by batch size, and Optuna's slice and contour plots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST_DRAWN = 2
 
 
 def importances(result: StudyResult, found: Sequence[Importances] | None = None) -> go.Figure:
-    """Plot the importances of the tuned settings by fANOVA and PED-ANOVA: a colour for each batch size, grey for all.
+    """Plot the importances of the tuned settings by fANOVA and PED-ANOVA, coloured by batch size; grey is all.
 
     ``found`` is the result of :func:`hpo.importances`, which is computed if not given. Raises
     :class:`ExportError` if Optuna is not installed.
@@ -74,7 +74,7 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
     if not found:
         style.note(
             figure,
-            f"needs {LEAST_TRIALS} finished trainings of one batch size, {LEAST_REACHED} of "
+            f"needs {LEAST_TRIALS} finished trials at one batch size, {LEAST_REACHED} of "
             f"which reached the target",
         )
     return figure
@@ -83,7 +83,7 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
 def slice_plot(result: StudyResult, global_batch_size: int | None = None) -> go.Figure:
     """Draw Optuna's slice plot: epochs to target against each tuned setting and the batch size, for one rung or all.
 
-    A training that missed the target is drawn at the epochs of the longest one at its batch size. Raises
+    A trial that missed the target is drawn at the epochs of the longest trial of its batch size. Raises
     :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a batch size that no trial has.
     """
     study = _study(result, global_batch_size)
@@ -103,9 +103,9 @@ def slice_plot(result: StudyResult, global_batch_size: int | None = None) -> go.
 def contour(
     result: StudyResult, first: str, second: str, global_batch_size: int | None = None
 ) -> go.Figure:
-    """Draw Optuna's contour plot: epochs to target over two tuned settings, or one and ``global_batch_size``.
+    """Draw Optuna's contour plot: epochs to target over two tuned settings, or one setting and the batch size.
 
-    A training that missed the target is drawn with the epochs of the longest one at its batch size. Raises
+    A trial that missed the target is drawn with the epochs of the longest trial of its batch size. Raises
     :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a setting that the study does not
     tune or a batch size that no trial has.
     """
@@ -132,7 +132,7 @@ def _text(name: str, share: float, of: Importances) -> str:
         if of.global_batch_size is None
         else f"at global batch size {format_number(of.global_batch_size)}"
     )
-    return style.lines(f"{setting_words(name)}: {share:.0%} {where}", f"of {of.trials} trainings")
+    return style.lines(f"{setting_words(name)}: {share:.0%} {where}", f"of {of.trials} trials")
 
 
 def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
@@ -154,7 +154,7 @@ def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figur
     )
     if answered < LEAST_DRAWN:
         what = "trained to the end of the budget" if question.fixed else "reached the target"
-        style.note(figure, f"needs {LEAST_DRAWN} trainings that {what}")
+        style.note(figure, f"needs {LEAST_DRAWN} trials that {what}")
     return answered >= LEAST_DRAWN
 
 

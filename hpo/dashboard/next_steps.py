@@ -10,16 +10,16 @@ from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import StudyState, TrialState
 
 GOES_ON = (StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.CANCELLED)
-DIVERGED = """Every training diverged: lower the learning rates under search, or allow a longer warmup. To search
-elsewhere, start a study with another name."""
+DIVERGED = """Every trial diverged: lower the range of learning rates, or allow a longer warmup. To change the search
+space, start a study with another name."""
 FAILED = (
-    "Every training failed. The list of trials shows the reasons; fix the workload, then "
-    "run it again."
+    "Every trial failed. The list of trials shows the reasons; fix the workload, then run the "
+    "study again."
 )
-MISSED = """No training reached the target: raise budget.epochs_per_trial, widen the ranges under search, or set a
-target that can be reached. To ask for something else, start a study with another name."""
-UNFINISHED = """No training reached the end of its budget: widen the ranges under search, down to lower learning rates.
-To ask for something else, start a study with another name."""
+MISSED = """No trial reached the target: raise budget.epochs_per_trial, widen the search ranges, or set a target that
+can be reached. Start the changed study under another name."""
+UNFINISHED = """No trial reached the end of its budget: extend the search ranges to lower learning rates. Start the
+changed study under another name."""
 UNSURE = """No settings reached the target with every seed, so there is no forecast: raise budget.trials and run the
 same command to continue the study."""
 
@@ -33,7 +33,7 @@ class NextStep:
 
 
 def next_steps(view: StudyView) -> list[NextStep]:
-    """Return the next steps of a study in order; at least one."""
+    """Return the next steps of a study in order; there is at least one."""
     result, storage = view.result, f"--storage {shlex.quote(view.storage)}"
     name = shlex.quote(result.study.name)
     again = f"hpo run STUDY.yaml {storage}"
@@ -55,13 +55,15 @@ def next_steps(view: StudyView) -> list[NextStep]:
 
 
 def _about_the_sweep(result: StudyResult, again: str, report: str) -> NextStep | None:
-    """Return the next step for a sweep that is incomplete or has no results; None if it has results."""
+    """Return the next step for a sweep that is incomplete or has no results; None if the sweep has results."""
     states = {trial.state for trial in result.trials if trial.state.finished}
     if result.study.state is StudyState.RUNNING:
         return NextStep("The sweep is still running; write this report again later.", report)
     if result.study.state in GOES_ON or not states:
         started = (
-            "is not complete; run the same command to continue" if states else "has no results yet"
+            "is not complete; run the same command to continue it"
+            if states
+            else "has no results yet"
         )
         return NextStep(f"The sweep {started}. The study file is at the end of this page.", again)
     if states == {TrialState.DIVERGED}:

@@ -22,9 +22,9 @@ VERDICTS = {
 
 
 def validation(result: StudyResult) -> go.Figure:
-    """Plot the forecast's 90 % interval of epochs to target and each launch's epochs, beside the rules of thumb.
+    """Plot the forecast's 90 % interval of epochs to target and each launched run, beside the rules of thumb.
 
-    A launch that missed the target is an open marker at the epochs it ran.
+    A run that missed the target is drawn as an open marker at the epochs it trained for.
     """
     fixed = result.spec.question.fixed
     runs = [run for run in result.runs if run.outcomes or run.plan.epochs]
@@ -74,10 +74,10 @@ def validation(result: StudyResult) -> go.Figure:
 
 
 def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
-    """Plot observed against predicted epochs to target, both logarithmic: a point per launched plan with a prediction.
+    """Plot observed against predicted epochs to target, both logarithmic, with a point per launched plan.
 
-    The bars are the 90 % intervals; the points of good forecasts are on the diagonal, and nine of ten bars cross
-    it. Plans that predicted nothing (the rules of thumb) and those that never reached the target are not shown.
+    The bars are the 90 % intervals. The points of good forecasts are on the diagonal, and nine in ten bars should cross
+    it. Plans without a prediction (the rules of thumb) and plans that never reached the target are not shown.
     """
     figure = style.figure("forecasts against outcomes")
     placed = [
@@ -112,8 +112,8 @@ def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
 
 
 def calibration_of_time(rows: Sequence[CalibrationRow]) -> go.Figure:
-    """Plot observed against predicted seconds to target, as :func:`calibration` does for the epochs."""
-    figure = style.figure("forecasts of the time against outcomes")
+    """Plot observed against predicted seconds to target, as :func:`calibration` does for epochs."""
+    figure = style.figure("forecast times against outcomes")
     placed = [row for row in rows if row.predicted_seconds_median and row.observed_seconds_mean]
     ends = style.log_range(
         [
@@ -163,7 +163,7 @@ def calibration_of_time(rows: Sequence[CalibrationRow]) -> go.Figure:
     )
     figure.update_yaxes(title_text="observed seconds to target (mean)", **style.log_axis(*ends))
     if not placed:
-        style.note(figure, "no launched plan can be compared with a forecast of its time yet")
+        style.note(figure, "no launched plan can be compared with a time forecast yet")
     return figure
 
 
@@ -189,7 +189,7 @@ def _add_diagonal(figure: go.Figure, ends: tuple[float, float]) -> None:
 
 
 def _labels(runs: Sequence[PlannedRun]) -> list[str]:
-    """Return a name for each run, with the batch size or the plan's number where needed to make it unique."""
+    """Return a label for each run, with the batch size or plan number where needed to make the label unique."""
     several = len({run.plan.global_batch_size for run in runs}) > 1
     names = [
         KIND_NAMES[run.plan.kind]

@@ -1,4 +1,4 @@
-"""The content of a study's page: its forecast in a sentence, tables, and figures with notes on how to read them."""
+"""The content of a study's page: the forecast in a sentence, tables, and figures with captions."""
 
 from __future__ import annotations
 
@@ -34,47 +34,48 @@ from hpo.runs.verdict import rule_verdicts
 from hpo.study.sizes import full_scale_sizes
 from storage.records import Outcome, PlanKind, TrialState
 
-VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
-open where it missed the target."""
-LADDER = """Each point is one training; at each rung they are side by side in the order of the sweep. Triangles were
-stopped before they reached the target, so they would have needed more epochs than shown; those stopped long before are
-at the bottom. The band is the 90 % interval for settings tuned as well as the sweep's; the line is dashed where no
-batch size was swept."""
-SETTING = """Coloured trainings reached the target, darker is sooner; triangles were stopped, crosses diverged.
-Rings mark the best settings of each rung, the line is their law with its 90 % band."""
-RESPONSE = """Filled circles reached the target; triangles were stopped at the epochs they show, crosses diverged."""
-LADDER_OF_METRIC = """Each point is one training; at each rung they are side by side in the order of the sweep. Full
-triangles trained to the end of the budget, open ones were stopped earlier and show their last value. The band is the 90
-% interval for settings tuned as well as the sweep's; the line is dashed where no batch size was swept."""
-SETTING_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped earlier, crosses
-diverged. Rings mark the best settings of each rung, the line is their law with its 90 % band."""
-RESPONSE_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped earlier and show their
-last value, crosses diverged."""
-LADDER_OF_SIZES = """Each point is one training, with a panel for each length and a colour for each model; faint ones
-were stopped early. Lines are the law of each with its 90 % band, for settings as good as the best; the dashed line is
-beyond everything that was trained."""
-SETTING_OF_SIZES = """A panel for each length and a colour for each model; faint trainings were stopped early. Lines are
-the best value by the law with its 90 % band, the dashed line is beyond everything that was trained."""
-DESIGNS = """The 90 % interval at full scale, as the ratio of its high end to its low end, against the cost of the
-trainings; by the laws fitted here, for fewer and for more trainings than there are."""
-IMPORTANCES = """By fANOVA, the share of the variance of the epochs that a setting explains alone; by PED-ANOVA,
-how far its values in the best trainings differ from those in all. A training that missed the target counts as long as
-the longest of its batch size. A few dozen trainings give a ranking, not exact values."""
-SLICES = """Optuna's slice plot; darker is later in the sweep. A trial that missed the target is drawn at the
-epochs of the longest training of its batch size."""
-CONTOURS = """Optuna's contour plot over the two settings that matter most; darker is better. A trial that missed the
-target counts with the epochs of the longest training of its batch size."""
-TRADE_OFFS = """No batch size, placement or settings that the evidence supports beat these in time, accelerator hours
-and epochs (or the metric of a fixed budget) at once; lighter is a larger batch. The cost includes repeating runs that
-may be lost."""
-CURVES = """One line for each training; those that were stopped early or diverged are faint. Click a batch size to hide
-it; double-click to see only that one."""
-CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
+VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launched
+run, open if the run missed the target."""
+LADDER = """Each point is one trial; at each rung, trials are side by side in the order of the sweep. Triangles are
+trials that were stopped before they reached the target and would have needed more epochs than shown; trials stopped
+long before it are at the bottom. The band is the 90 % interval for settings tuned as well as the sweep's; the line is
+dashed where no batch size was swept."""
+SETTING = """Coloured trials reached the target, and darker ones reached it sooner; triangles were stopped, crosses
+diverged. Rings mark the best settings of each rung, and the line is their law with its 90 % band."""
+RESPONSE = """Filled circles reached the target; triangles were stopped at the epochs shown, and crosses diverged."""
+LADDER_OF_METRIC = """Each point is one trial; at each rung, trials are side by side in the order of the sweep. Filled
+triangles trained to the end of the budget; open triangles were stopped earlier and show their last value. The band is
+the 90 % interval for settings tuned as well as the sweep's; the line is dashed where no batch size was swept."""
+SETTING_OF_METRIC = """Filled triangles trained to the end of the budget, open triangles were stopped earlier, and
+crosses diverged. Rings mark the best settings of each rung, and the line is their law with its 90 % band."""
+RESPONSE_OF_METRIC = """Filled triangles trained to the end of the budget, open triangles were stopped earlier and show
+their last value, and crosses diverged."""
+LADDER_OF_SIZES = """Each point is one trial, with a panel for each training length and a colour for each model; faint
+points were stopped early. Lines are the laws with their 90 % bands, for settings as good as the best; the dashed line
+is beyond everything that was trained."""
+SETTING_OF_SIZES = """There is a panel for each training length and a colour for each model; faint trials were stopped
+early. Lines are the best value by the law with its 90 % band; the dashed line is beyond everything that was trained."""
+DESIGNS = """This figure shows the width of the 90 % interval at full scale (the ratio of its high end to its low end)
+against the cost of the training runs, according to the laws fitted here, for fewer and more runs than in this
+study."""
+IMPORTANCES = """fANOVA gives the share of the variance in epochs that a setting explains alone; PED-ANOVA measures how
+much its values in the best trials differ from its values in all trials. A trial that missed the target counts as long
+as the longest trial of its batch size. A few dozen trials give a ranking, not exact values."""
+SLICES = """This is Optuna's slice plot; darker points came later in the sweep. A trial that missed the target is drawn
+at the epochs of the longest trial of its batch size."""
+CONTOURS = """This is Optuna's contour plot of the two most important settings; darker is better. A trial that missed
+the target counts with the epochs of the longest trial of its batch size."""
+TRADE_OFFS = """No other plan that the evidence supports beats these in time, accelerator hours and epochs (or the
+metric of a fixed budget) at once; lighter points have a larger batch size. The cost includes repeating runs that may be
+lost."""
+CURVES = """Each line is one trial; trials that were stopped early or diverged are faint. Click a batch size to hide it,
+or double-click to show only that batch size."""
+CALIBRATION = """Each point is one launched plan of this study; the bars are 90 % intervals, and nine in ten should
 cross the diagonal."""
 
 
-SAMPLE_IMAGES = """Fields in grey, from their lowest value to their highest; labels and prediction in the colours of the
-classes."""
+SAMPLE_IMAGES = """Fields are shown in grey, from lowest to highest value; labels and prediction are shown in the
+colours of the classes."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class PagePicture:
-    """A figure with its heading and a note on how to read it."""
+    """A figure with its heading and a caption on how to read it."""
 
     key: str
     heading: str
@@ -96,7 +97,7 @@ class PagePicture:
 
 
 def headline(result: StudyResult) -> str:
-    """Return the forecast in one sentence; "" without one."""
+    """Return the forecast in one sentence; "" without a forecast."""
     if result.forecast is None:
         return ""
     numbers = result.forecast.numbers
@@ -123,7 +124,7 @@ def target_of(result: StudyResult) -> str:
 
 
 def progress(result: StudyResult) -> str:
-    """Return the number of trainings, by how they ended."""
+    """Return the number of trials, by how they ended."""
     counts = Counter(trial.state for trial in result.trials)
     parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
     raced = f" and {len(result.raced)} of a race" if result.raced else ""
@@ -131,9 +132,7 @@ def progress(result: StudyResult) -> str:
     own = len(result.swept) - len(result.imported)
     budget = result.spec.budget
     asked = "" if budget.ends_by_itself else f" of {budget.trials}"
-    counted = f"{own}{asked} trainings{raced}{imported}" + (
-        f": {', '.join(parts)}" if parts else ""
-    )
+    counted = f"{own}{asked} trials{raced}{imported}" + (f": {', '.join(parts)}" if parts else "")
     return ". ".join([counted, *(str(each).capitalize() for each in result.keeping)])
 
 
@@ -194,7 +193,7 @@ def rungs_table(result: StudyResult) -> PageTable:
     for point, batch in itertools.product(by_sizes, result.spec.ladder):
         trials = [each for each in by_sizes[point] if each.global_batch_size == batch]
         if not trials and point == full_scale_sizes(result.spec) != ():
-            continue  # the full scale itself has trials only at another batch, those of a race
+            continue  # at the full scale there are only the trials of a race, at another batch size
         counts = Counter(trial.state for trial in trials)
         each = best_of_rungs(trials, [batch], question).get(batch)
         rows.append(
@@ -216,7 +215,7 @@ def rungs_table(result: StudyResult) -> PageTable:
 
 
 def verdict(result: StudyResult) -> str:
-    """Return how well the forecast held in the launches, alone and against the rules of thumb; "" before any launch."""
+    """Say how well the forecast matched the launched runs, alone and against rules of thumb; "" before any launch."""
     run = result.plan
     if run is None or not run.outcomes:
         return ""
@@ -224,7 +223,7 @@ def verdict(result: StudyResult) -> str:
     observed = run.observed_best if fixed else run.observed_epochs
     if observed is None:
         came = "reached the end of the budget" if fixed else "reached the target"
-        said = f"Of {len(run.outcomes)} launched, {len(run.needs)} {came}."
+        said = f"Of {len(run.outcomes)} launched runs, {len(run.needs)} {came}."
     else:
         place = {"yes": "inside", "no": "outside"}.get(_inside(run), "beside")
         took = (
@@ -297,7 +296,7 @@ def pictures(view: StudyView) -> Iterator[PagePicture]:
         yield from _importances(result)
     if len(view.convergence):
         drawn, trials = len(shown_curve_trials(result.trials)), len(result.trials)
-        of = f" The quickest {drawn:,} of {trials:,} are drawn." if drawn < trials else ""
+        of = f" The quickest {drawn:,} of {trials:,} trials are drawn." if drawn < trials else ""
         yield PagePicture(
             "curves",
             "Learning curves",
@@ -314,18 +313,21 @@ def pictures(view: StudyView) -> Iterator[PagePicture]:
 
 
 def _designs(result: StudyResult) -> Iterator[PagePicture]:
-    """Yield the value of further trainings; nothing without fitted laws and a forecast for the full scale."""
+    """Yield the value of more training runs; nothing without fitted laws and a forecast for the full scale."""
     if result.forecast is None or result.forecast.posterior is None:
         return
     with contextlib.suppress(EvidenceError):
         found = designs(result, result.forecast)
         yield PagePicture(
-            "designs", "What trainings buy", DESIGNS, figures.cost_against_interval(result, found)
+            "designs",
+            "What more training runs would gain",
+            DESIGNS,
+            figures.cost_against_interval(result, found),
         )
 
 
 def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, Any]]:
-    """Return the Pareto front of the study's full-scale run on its machine; empty if its speed there is unknown."""
+    """Return the Pareto front of the study's full-scale run on its machine; empty if the training speed is unknown."""
     made = result.forecast
     if made is None or posterior is None:
         return []
@@ -336,7 +338,7 @@ def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, 
 
 
 def _importances(result: StudyResult) -> Iterator[PagePicture]:
-    """Yield figures of which settings matter; none if too few trainings have ended or Optuna is not installed."""
+    """Yield figures of setting importance; none if too few trials have ended or Optuna is not installed."""
     with contextlib.suppress(ExportError):
         found = importances(result)
         order = importance_order(found)
@@ -359,7 +361,7 @@ def _importances(result: StudyResult) -> Iterator[PagePicture]:
 
 
 def run_with_images(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:
-    """Return the newest launch of the forecast with sample images, else the newest of any plan, else None."""
+    """Return the newest launched run with sample images, preferably of the forecast's plan; None if there is none."""
     found = [
         (run, outcome, run.sample_images[outcome.id])
         for run in result.runs

@@ -1,6 +1,6 @@
-"""The pages, which are frames without data: their scripts request the data from the API, with the login cookie.
+"""The dashboard's pages, which contain no data: their scripts request it from the API with the login cookie.
 
-So a page is never stale, needs no permissions of its own, and shows a study's name only as text.
+Therefore a page is never stale, needs no permissions of its own, and shows a study's name only as text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.records import StudyState, TrialState
 STATIC = Path(str(files("hpo.dashboard") / "static"))
 _STATIC_FILES = frozenset(each.name for each in STATIC.iterdir() if each.is_file())
 SECURITY = {
-    # plotly sets inline styles on its elements, and exports its figures as images
+    # Plotly sets inline styles on its elements, and exports its figures as images
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -122,7 +122,7 @@ class _Pages:
 
 
 def _name(request: Request) -> str:
-    """Return the study's name from the path; a slash in the name arrives as a special character."""
+    """Return the study's name from the path, in which a slash is encoded as a special character."""
     return str(request.path_params["name"]).replace("\ue000", "/")
 
 
@@ -136,7 +136,7 @@ def _static(file: str) -> Response:
 
 
 def _plotly() -> Response:
-    # the script from plotly's wheel; its URL has no version, and its content changes only with plotly
+    # the script from Plotly's wheel; its URL has no version, and its content changes only with Plotly
     return FileResponse(
         str(files("plotly") / "package_data" / "plotly.min.js"),
         media_type="text/javascript",

@@ -23,9 +23,9 @@ HOUR = 3600.0
 
 
 def pareto_front(plan: Plan) -> go.Figure:
-    """Plot time to target against accelerator hours, both logarithmic, of the plans that no other beats in both.
+    """Plot time to target against accelerator hours, both logarithmic, for the plans that no other beats in both.
 
-    The bars are 90 % intervals of the time. The star is ``plan``, or the nearest of the compared plans; a diamond marks
+    The bars are 90 % intervals of the time. The star is ``plan`` or the closest of the compared plans; a diamond marks
     the knee, beyond which further accelerators save little time.
     """
     figure = style.figure(
@@ -77,10 +77,10 @@ def pareto_front(plan: Plan) -> go.Figure:
 def trade_offs(
     rows: Sequence[Mapping[str, Any]], title: str = "time, accelerator hours and epochs"
 ) -> go.Figure:
-    """Plot time against accelerator hours of the batch sizes, placements and settings that nothing beats in all aims.
+    """Plot time against accelerator hours of the plans that no other plan beats in all aims at once.
 
-    ``rows`` come from :meth:`hpo.TradeOff.to_dict`. The colour is the batch size; the hover text has the third aim and
-    the settings. Plans that are best in one aim, or balanced, are labelled.
+    The ``rows`` come from :meth:`hpo.TradeOff.to_dict`. Colours show the batch size; the hover text has the third aim
+    and the settings. Plans that are best in one aim, or balanced, are labelled.
     """
     figure = style.figure(title, height=380)
     if not rows:
@@ -130,7 +130,7 @@ def _weighed(row: Mapping[str, Any], time: float, unit: str) -> str:
 
 
 def time_shares(plan: Plan) -> go.Figure:
-    """Plot a plan's time by cause, in percent; *statistics* are the samples that a small batch would not need."""
+    """Plot a plan's time by cause, in percent; *statistics* is time for samples that a small batch would not need."""
     figure = style.figure(f"{plan.study}: where the time goes on {plan.machine}", height=340)
     found: Mapping[str, float] = (plan.details or {}).get("shares", {})
     rows = sorted(
@@ -153,7 +153,7 @@ def time_shares(plan: Plan) -> go.Figure:
     )
     figure.update_yaxes(type="category", showgrid=False)
     if not rows:
-        style.note(figure, "no times are known for this machine")
+        style.note(figure, "no times for this machine are known")
     return figure
 
 

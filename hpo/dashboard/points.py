@@ -27,7 +27,7 @@ def trials_by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
 
 
 def thin_trials(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
-    """Return at most about ``most`` trials, to keep a figure fast: the same share of each rung and state.
+    """Return at most about ``most`` trials, the same share of each rung and state, to keep a figure fast.
 
     The returned trials are spaced evenly from the fewest epochs to the most, including the first and the last. If there
     are no more than ``most`` trials, all are returned in the given order.
@@ -46,12 +46,12 @@ def thin_trials(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]
 
 
 def epochs_of_trial(trial: Trial) -> float | None:
-    """Return the epochs to the target, or until the trial ended; None if it ended before its first evaluation."""
+    """Return the epochs to the target or to the trial's end; None if it ended before its first evaluation."""
     return trial.epochs_to_target or trial.epochs or None
 
 
 def metric_of_trial(trial: Trial) -> float | None:
-    """Return a trial's best value of the target metric if it is known, else the last value."""
+    """Return a trial's best value of the target metric, or its last value if the best is unknown."""
     return trial.final_metric if trial.best_metric is None else trial.best_metric
 
 
@@ -65,8 +65,8 @@ def metric_axis(question: Question, values: Sequence[float]) -> dict[str, Any]:
 def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float, float]:
     """Return the limits of an epochs axis for the trials of a study and the values ``more``.
 
-    Trainings that were stopped long before any reached the target would squeeze all others. So the axis begins at
-    a quarter of the fewest epochs to the target, and those trainings are drawn at its lower end.
+    Trials that were stopped long before any reached the target would squeeze all others. Therefore the axis starts at
+    a quarter of the fewest epochs to the target, and earlier trials are drawn at its lower end.
     """
     heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of_trial(trial)))]
     low, high = log_range(heights)
@@ -77,7 +77,7 @@ def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float,
 
 
 def trial_height(trial: Trial, low: float) -> float:
-    """Return a trial's position on an axis of epochs that begins at ``low``."""
+    """Return a trial's position on an axis of epochs that starts at ``low``."""
     epochs = epochs_of_trial(trial) or 0.0
     return epochs if epochs >= low else low * 1.05
 
@@ -119,7 +119,7 @@ def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[st
 
 
 def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
-    """Return the hover text of each launch of a plan."""
+    """Return the hover text of each launched run of a plan."""
     settings = settings_lines(run.plan.job.settings.to_dict(), result.spec.search.names)
     return [
         lines(
@@ -134,14 +134,14 @@ def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
 
 
 def outcome_end(outcome: Outcome) -> str:
-    """Return how a launch ended: ``28.5 epochs to the target``, or ``diverged after 3 epochs``."""
+    """Return how a launched run ended: ``28.5 epochs to the target``, or ``diverged after 3 epochs``."""
     if outcome.epochs_to_target:
         return f"{format_number(outcome.epochs_to_target)} epochs to the target"
     return f"{outcome.state} after {format_number(outcome.epochs)} epochs"
 
 
 def outcome_markers(run: PlannedRun) -> dict[str, Any]:
-    """Return the markers of a run's launches: filled if the target was reached, open if not."""
+    """Return the markers of a plan's launched runs: filled if the target was reached, open if not."""
     look = KINDS[run.plan.kind]
     symbols = [
         look.symbol if run.question.need(outcome) is not None else f"{look.symbol}-open"
@@ -153,7 +153,7 @@ def outcome_markers(run: PlannedRun) -> dict[str, Any]:
 
 
 def step_aside(result: StudyResult) -> float:
-    """Return how far points of one batch size may be spread without touching the next rung, in log units."""
+    """Return how far points of one batch size may spread without touching the next rung, in log units."""
     batches = sorted({*result.spec.ladder, *(trial.global_batch_size for trial in result.trials)})
     gaps: list[float] = np.diff(np.log(batches)).tolist()
     return 0.36 * min([math.log(2), *gaps])

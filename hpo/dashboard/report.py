@@ -1,4 +1,4 @@
-"""``hpo report``: a study as one self-contained HTML file that needs neither a network nor a server."""
+"""``hpo report``: writes a study as one self-contained HTML file, which needs no network or server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIGURE_CONFIG = {
 def write_report(name: str, storage: str, output: Path | str) -> Path:
     """Write the report of a study and return its path.
 
-    Raises :class:`StudyNotFoundError` for a study that the storage lacks, and :class:`HpoError` if the file
+    Raises :class:`StudyNotFoundError` for a study that is not in the storage, and :class:`HpoError` if the file
     cannot be written.
     """
     output = Path(output)
@@ -75,7 +75,7 @@ def render_report(view: StudyView, now: datetime) -> str:
 
 
 def _figure_html(picture: page.PagePicture) -> Markup:
-    # the page has its own heading; plotly's JSON escapes <, > and /, so that no name can end the script
+    # the page has its own heading; Plotly's JSON escapes <, > and /, so that no name can end the script
     top = picture.figure.layout.margin.t or 30
     figure = picture.figure.update_layout(title_text=None, margin_t=top)
     return Markup(

@@ -1,4 +1,4 @@
-"""Sample images of a trained model: fields, labels and prediction side by side, one row for each sample."""
+"""Draws sample images of a trained model: fields, labels and prediction side by side, one row per sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASS_COLOURS = (
     "#66CCEE",
     "#1f2933",
 )
-"""The first label, mostly the background, is pale; the others are Paul Tol's. They repeat beyond the last."""
+"""Colours of the labels: the first, usually the background, is pale; the others are Paul Tol's and repeat."""
 PICTURES = {"labels": "labels", "prediction": "prediction"}
 WIDTH, GAP, TOP = 1040, 0.02, 64
 """The width of a report's page in pixels, the gap between pictures as a share of it, and the height above them for
@@ -32,9 +32,9 @@ title and buttons in pixels.
 
 
 def sample_images(shown: Mapping[str, Any]) -> go.Figure:
-    """Draw sample images (:mod:`trainers.loop.sample_images`): fields in grey, labels in one colour for each class.
+    """Draw sample images (:mod:`trainers.loop.sample_images`): fields in grey, labels with one colour per class.
 
-    Rows run from the top. Without panels the figure is empty, with a note.
+    Rows run from top to bottom. Without panels, the figure contains only a note.
     """
     panels: Sequence[Mapping[str, Any]] = shown.get("panels", [])
     columns = _columns(panels)
@@ -74,7 +74,7 @@ def class_colour(label: int) -> str:
 
 
 def _columns(panels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return all panels' fields in order of appearance, then labels and prediction if any panel has them."""
+    """Return the fields of all panels in order of appearance, then labels and prediction if any panel has them."""
     fields = dict.fromkeys(name for panel in panels for name in panel.get("fields", {}))
     return [*fields, *(name for name in PICTURES if any(name in panel for panel in panels))]
 

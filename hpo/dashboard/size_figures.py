@@ -1,7 +1,7 @@
-"""Figures over sizes: a ladder whose models and training lengths grow, and the interval that trainings give.
+"""Figures over sizes: a ladder whose models and training lengths grow, and the cost of a narrower interval.
 
-There is a panel for each length and a colour for each model, with the batch on the x axis; each law is drawn with its
-trainings, and the forecast at the full scale.
+There is a panel for each training length and a colour for each model, with the batch size on the x axis; each law is
+drawn with its trials, and the forecast at the full scale.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ from trainers.job import LENGTH
 
 BAND_POINTS = 24
 FAINT = 0.12
-ASIDE = 0.28  # spread of a rung's trainings, as a share of the distance to the next rung
-ROOM_FOR_TITLES = 76  # pixels: panel titles go below the figure's title and a page's buttons
+ASIDE = 0.28  # spread of a rung's trials, as a share of the distance to the next rung
+ROOM_FOR_TITLES = 76  # pixels; panel titles go below the figure's title and a page's buttons
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """The trainings of one length; ``models`` are the combinations of their other sizes."""
+    """The trials of one training length; ``models`` are the combinations of their other sizes."""
 
     title: str
     models: tuple[Point, ...]
@@ -79,9 +79,9 @@ class _Panel:
 def sized_ladder(
     result: StudyResult, numbers: Forecast | None, posterior: Posterior | None = None
 ) -> go.Figure:
-    """Draw the best metric or the epochs to target over the batch: a panel for each length, a colour for each model.
+    """Draw the best metric or epochs to target over the batch size: a panel per length, a colour per model.
 
-    With ``posterior`` it draws the law of each with its 90 % band; ``numbers`` is the forecast for the full scale.
+    With ``posterior``, each law is drawn with its 90 % band; ``numbers`` is the forecast for the full scale.
     """
     question = result.spec.question
     name = (
@@ -126,7 +126,7 @@ def setting_over_sizes(
     axis: Mapping[str, Any],
     posterior: Posterior | None = None,
 ) -> go.Figure:
-    """Draw values of a tuned setting over the batch with their laws: a panel per length, a colour per model."""
+    """Draw values of a tuned setting over the batch size with their laws: a panel per length, a colour per model."""
     drawing = _Drawing(result, f"{result.study.name}: {setting_words(name)} over sizes")
 
     def of_trial(trial: Trial) -> Any:
@@ -150,19 +150,19 @@ def setting_over_sizes(
 
 
 def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
-    """Plot the interval at full scale against the cost of the trainings, from very few to twice the study's own.
+    """Plot the full-scale interval against the cost of training runs, from very few runs to twice the study's.
 
-    Costs are in trainings at full scale, by :func:`hpo.runs.designs.designs`. There is a colour for each largest size;
-    the line joins the designs that beat every cheaper one, and the star is the current study.
+    Costs are in full-scale training runs, by :func:`hpo.runs.designs.designs`. There is a colour for each largest size;
+    the line joins the designs that beat every cheaper design, and the star is the current study.
     """
-    figure = style.figure(f"{result.study.name}: what trainings buy", height=460)
+    figure = style.figure(f"{result.study.name}: what more training runs would gain", height=460)
     best = found.worthwhile()
     figure.add_scatter(
         x=[each.cost for each in best],
         y=[each.factor for each in best],
         mode="lines",
         line={"color": style.MUTED, "width": 1.5, "dash": "dot"},
-        name="the most for its cost",
+        name="best for its cost",
         hoverinfo="skip",
     )
     by_size: dict[str, list[Design]] = {}
@@ -194,7 +194,7 @@ def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
     )
     costs, factors = ([getattr(each, what) for each in found.all] for what in ("cost", "factor"))
     figure.update_xaxes(
-        title_text="cost, in trainings at full scale", **style.log_axis(*style.log_range(costs))
+        title_text="cost, in full-scale training runs", **style.log_axis(*style.log_range(costs))
     )
     figure.update_yaxes(
         title_text=f"interval of the {style.plain(found.question.answer)}: a factor of",
@@ -217,9 +217,9 @@ def _design_text(each: Design, found: Designs) -> str:
     )
     return style.lines(
         "this study" if each.own else f"up to {design_name(each)}",
-        f"{each.trainings} trainings: {format_number(each.cost)} trainings at full scale{hours}",
+        f"{each.trainings} training runs: cost of {format_number(each.cost)} full-scale runs{hours}",
         f"{found.question.answer} {ends}, a factor of {each.factor:.3g}",
-        f"its settings are expected to cost {100 * each.regret:.2g} % of the training",
+        f"expected regret of its settings: {100 * each.regret:.2g} % of the training",
     )
 
 
@@ -258,7 +258,7 @@ class _Drawing:
         numbers: Forecast | None,
         ends: Interval | None,
     ) -> list[float]:
-        """Draw trainings, laws and forecast; return the values that the y axis must cover."""
+        """Draw trials, laws and forecast; return the values that the y axis must cover."""
         result, shown = self.result, list[float]()
         models = _models(result)
         kept = thin_trials(result.trials)
@@ -305,15 +305,15 @@ class _Drawing:
             )
 
     def finished(self, words: str, axis: Mapping[str, Any]) -> go.Figure:
-        """Return the figure, with the title and range of its y axis set."""
+        """Set the title and range of the y axis, and return the figure."""
         self.figure.update_yaxes(**axis)
         self.figure.update_yaxes(title_text=words, row=1, col=1)
         if not trials_by_state(self.result.trials):
-            style.note(self.figure, "no training has ended yet")
+            style.note(self.figure, "no trial has ended yet")
         return self.figure
 
     def _first(self, name: str) -> bool:
-        """Return whether a name enters the legend for the first time."""
+        """Return whether a name is new in the legend."""
         new = name not in self._in_legend
         self._in_legend.add(name)
         return new
@@ -407,7 +407,7 @@ class _Drawing:
         )
 
     def _batches(self, panel: _Panel, trials: Sequence[Trial]) -> Any:
-        """Return the batches to draw a law over: those trained, or, at full scale, the ladder and the target batch."""
+        """Return the batch sizes to draw a law over: the trained ones, or the ladder and the target at full scale."""
         if panel.full:
             batches = self._full_batches()
             return np.geomspace(batches[0], batches[-1], BAND_POINTS)
@@ -436,7 +436,7 @@ class _Drawing:
 
 
 def _panels(result: StudyResult) -> list[_Panel]:
-    """Return one panel per length, ordered by samples, with the full scale in a separate last one."""
+    """Return one panel per training length, ordered by samples, and a separate last panel for the full scale."""
     spec, full = result.spec, full_scale_sizes(result.spec)
     trained = dict.fromkeys(
         [*points(spec), *(sizes_of_settings(spec, trial.settings) for trial in result.trials)]
@@ -469,7 +469,7 @@ def _models(result: StudyResult) -> list[Point]:
 
 
 def _colour(index: int, count: int) -> str:
-    """Return the colour of the ``index``-th size in order: dark violet to green."""
+    """Return the colour of the size at position ``index``: dark violet to green."""
     return str(colors.sample_colorscale("Viridis", [0.05 + 0.75 * index / max(count - 1, 1)])[0])
 
 

@@ -1,6 +1,6 @@
-"""One restrained style for all figures: light, with a few colour-blind-safe colours and ticks at the rungs.
+"""The style of all figures: light, with a few colour-blind-safe colours and ticks at the rungs.
 
-Every kind of point also has its own shape, so that no figure depends on its colours.
+Every kind of point also has its own shape, so that figures can be read without colours.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ AXIS = {
     "automargin": True,
     "title": {"standoff": 10},
 }
-# below the figure with automatic margins; if the title has them too, plotly misplaces the points
+# below the figure with automatic margins; if the title has them too, Plotly misplaces the points
 LEGEND = {
     "orientation": "h",
     "x": 0,
@@ -114,12 +114,12 @@ def figure(title: str, height: int = 440) -> go.Figure:
 
 
 def plain(text: str) -> str:
-    """Escape text for plotly, which interprets some HTML, such as a name might contain."""
+    """Escape text for Plotly, which interprets some HTML that a name might contain."""
     return html.escape(text, quote=False)
 
 
 def lines(*texts: str) -> str:
-    """Return a hover text of several lines, long ones wrapped, empty ones left out."""
+    """Return a hover text of several lines; long lines are wrapped, and empty ones left out."""
     wrapped = [part for text in texts for part in textwrap.wrap(text, HOVER_CHARACTERS)]
     return "<br>".join(plain(part) for part in wrapped)
 
@@ -149,7 +149,7 @@ def interval_bar(ends: Sequence[Interval], colour: str) -> dict[str, Any]:
 
 
 def rung_colours(ladder: Sequence[int]) -> dict[int, str]:
-    """Return one colour for each rung, in the order of the batch sizes: dark violet to green."""
+    """Return one colour per rung, from dark violet to green in the order of the batch sizes."""
     places = [0.05 + 0.75 * index / max(len(ladder) - 1, 1) for index in range(len(ladder))]
     return dict(zip(ladder, colors.sample_colorscale("Viridis", places), strict=True))
 
@@ -167,7 +167,7 @@ def batch_axis(figure: go.Figure, batches: Iterable[int], low: float, high: floa
 
 
 def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]:
-    """Return the limits of a logarithmic axis for all positive ``values``, with some padding; (1, 10) without any."""
+    """Return the limits of a logarithmic axis for all positive ``values``, padded; (1, 10) if there are none."""
     positive = [value for value in values if value > 0 and math.isfinite(value)]
     if not positive:
         return 1.0, 10.0
@@ -175,7 +175,7 @@ def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis from ``low`` to ``high`` with ticks, because plotly's crowd or vanish on short axes."""
+    """Return a logarithmic axis from ``low`` to ``high`` with ticks; Plotly's are crowded or missing on short axes."""
     ticks = log_ticks(low, high)
     return {
         "type": "log",
@@ -207,7 +207,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def note(figure: go.Figure, text: str) -> None:
-    """Write the reason why a figure is empty in its middle."""
+    """Write in the middle of a figure why it is empty."""
     figure.add_annotation(
         text=plain(text),
         x=0.5,

@@ -30,9 +30,9 @@ FAINT, FULL = 0.28, 0.9
 def learning_curves(
     result: StudyResult, convergence: Convergence, global_batch_size: int | None = None
 ) -> go.Figure:
-    """Plot the target's metric against epochs: one line for each trial, one colour for each rung.
+    """Plot the target metric against epochs, with one line per trial and one colour per rung.
 
-    Lines of trials that were stopped early or diverged are faint; ``global_batch_size`` shows one rung only.
+    Lines of trials that were stopped early or diverged are faint; ``global_batch_size`` selects a single rung.
     Raises :class:`EvidenceError` for a batch size that no trial has.
     """
     batches = sorted({trial.global_batch_size for trial in result.trials})
@@ -95,14 +95,14 @@ def learning_curves(
     figure.update_yaxes(title_text=style.plain(result.study.metric))
     figure.update_layout(legend_title_text="global batch size", showlegend=bool(shown))
     if not shown:
-        style.note(figure, "no training has been evaluated yet")
+        style.note(figure, "no trial has been evaluated yet")
     return figure
 
 
 def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
-    """Plot the gradient noise scale (arXiv:1812.06162), in samples, over each training: one colour for each rung.
+    """Plot the gradient noise scale (arXiv:1812.06162), in samples, during each trial, with one colour per rung.
 
-    Batches well below it scale almost for free, those well above it waste samples.
+    Well below it, larger batches need few extra samples; well above it, they waste samples.
     """
     figure = style.figure(f"{result.study.name}: gradient noise scale")
     batches = sorted({trial.global_batch_size for trial in result.trials})
@@ -133,12 +133,12 @@ def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
     )
     figure.update_layout(legend_title_text="global batch size", showlegend=bool(shown))
     if not shown:
-        style.note(figure, "no training measured it")
+        style.note(figure, "no trial measured the noise scale")
     return figure
 
 
 def parallel_coordinates(result: StudyResult) -> go.Figure:
-    """Draw one line for each trial that ended, over its batch size, its tuned settings and its epochs to the target.
+    """Draw one line for each ended trial, through its batch size, its tuned settings and its epochs to the target.
 
     Trials that did not reach the target are grey. Logarithmic domains have logarithmic axes; choices are evenly spaced.
     """
@@ -176,7 +176,7 @@ def parallel_coordinates(result: StudyResult) -> go.Figure:
 def _dimension(
     name: str, values: list[float], log: bool, choices: list[str] | None
 ) -> dict[str, Any]:
-    """Return one axis, in decades if ``log``: plotly's parallel coordinates have no logarithmic axes."""
+    """Return one axis, in decades if ``log``, because Plotly's parallel coordinates have no logarithmic axes."""
     label = (
         "epochs to target<br>(missed: top)" if name == "epochs_to_target" else setting_words(name)
     )
@@ -200,7 +200,7 @@ def _dimension(
 
 
 def response(result: StudyResult, name: str) -> go.Figure:
-    """Plot epochs against the values of a tuned setting: one colour for each rung, every trial by its state.
+    """Plot epochs against the values of a tuned setting, with one colour per rung and one marker per state.
 
     The best values shift from rung to rung, and the laws extrapolate this shift. Raises :class:`EvidenceError` for a
     setting that the study does not tune.
@@ -272,5 +272,5 @@ def response(result: StudyResult, name: str) -> go.Figure:
         )
     figure.update_layout(legend_title_text="global batch size", showlegend=True)
     if not batches:
-        style.note(figure, "no training has started yet")
+        style.note(figure, "no trial has started yet")
     return figure

@@ -1,4 +1,4 @@
-"""All data shown on one study's pages, read and fitted once, for the report and for a page that refreshes."""
+"""All data shown for one study in the report and on its live page, read and fitted once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_study_view(name: str, storage: str) -> StudyView:
         if result.answered:
             with contextlib.suppress(
                 EvidenceError
-            ):  # too few trials for a law; they are shown anyway
+            ):  # too few trials for a law; the trials are still shown
                 fitted = fit_posterior(result)
         return make_study_view(store, result, fitted, store.url)
 
@@ -50,7 +50,7 @@ def load_study_view(name: str, storage: str) -> StudyView:
 def make_study_view(
     store: Store, result: StudyResult, posterior: Posterior | None, storage: str
 ) -> StudyView:
-    """Return the data of a study for its page, with the laws fitted to it, which are None if there are none."""
+    """Return the data of a study for its page, with the laws fitted to it, or None for the laws."""
     convergence = store.convergence([trial.id for trial in shown_curve_trials(result.trials)])
     rows = tuple(store.calibration(result.study.id))
     if posterior is not None:
@@ -64,6 +64,6 @@ def make_study_view(
 
 
 def shown_curve_trials(trials: Sequence[Trial], most: int = MOST_CURVES) -> list[Trial]:
-    """Return the trials whose learning curves are shown: all, or if there are too many, the quickest to the target."""
+    """Return the trials whose learning curves are shown: all, or, if there are too many, the fastest to the target."""
     order = sorted(trials, key=lambda trial: (trial.epochs_to_target or math.inf, trial.number))
     return sorted(order[:most], key=lambda trial: trial.number)

@@ -54,13 +54,13 @@ class ForecastCalibration:
 
     @property
     def doubt(self) -> str | None:
-        """A reason to doubt the next forecast; None if there is none."""
+        """A reason to doubt the next forecast, or None if there is none."""
         if self.count >= 3 and self.held < 0.7 * self.count:
             return f"only {self.held} of {self.count} earlier forecasts held"
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the calibration as a plain dictionary."""
         return {"forecasts": self.count, "held": self.held, "scale": self.scale}
 
 

@@ -1,10 +1,10 @@
-"""How trainings at one batch correct the laws, which are only roughly right there.
+"""How runs at one batch size correct the laws, which are only roughly right there.
 
 A Gaussian process describes the epochs over the tuned settings at one batch. Its mean is the cost of suboptimal
-settings that the laws expect; the deviation of trainings from that mean is the discrepancy (Kennedy and O'Hagan 2000,
-"Predicting the output from a complex computer code when fast approximations are available"). One lucky training moves
-it by no more than the scatter of trainings allows. The size of the discrepancy is inferred from the trainings too:
-predictions are averaged over sizes, weighted by their marginal likelihood.
+settings that the laws expect; the deviation of runs from that mean is the discrepancy (Kennedy and O'Hagan 2000,
+"Predicting the output from a complex computer code when fast approximations are available"). One lucky run moves it by
+no more than the scatter of runs allows. The size of the discrepancy is also inferred from the runs: predictions are
+averaged over sizes, weighted by their marginal likelihood.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Array: TypeAlias = NDArray[np.float64]
 # that all settings share
 AMPLITUDES, PROBABILITIES = (0.1, 0.2, 0.4, 0.8), (0.25, 0.4, 0.25, 0.1)
 OFFSET = 1.0
-# share of the variance between trainings that is due to the seed (initial weights, sample order). With AdamW on digits
-# at 4 times the ladder (9 configurations, 5 seeds), the standard deviation in log epochs is 0.143, of which 0.086 is
-# between seeds
+# share of the variance between runs that is due to the seed (initial weights, sample order). With AdamW on digits at 4
+# times the ladder (9 configurations, 5 seeds), the standard deviation in log epochs is 0.143, of which 0.086 is between
+# seeds
 SEED_SHARE = 0.4
 LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 in the rate or in 1 - momentum
-WORTH = 1.2  # a stopped training is taken to need at least this many times the fewest epochs so far
-LOST_FACTOR = 1.5  # a diverged training is taken to need this many times the fewest epochs
+WORTH = 1.2  # a stopped run is assumed to need at least this many times the fewest epochs so far
+LOST_FACTOR = 1.5  # a diverged run is assumed to need this many times the fewest epochs
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CorrectedEpochs:
 
 
 def counted(state: str, epochs: float, least: float) -> float:
-    """Return the epochs that a trial is taken to have needed; ``least`` is the fewest that any trial needed."""
+    """Return the epochs that a trial is assumed to have needed; ``least`` is the fewest that any trial needed."""
     if state == "reached":
         return epochs
     return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
@@ -59,7 +59,7 @@ def correct_by_trials(
     noise: float,
     seeds: Sequence[int | None] | None = None,
 ) -> CorrectedEpochs:
-    """Correct the candidates' log epochs with trials; ``noise`` is the scatter of one training in log epochs.
+    """Correct the candidates' log epochs with trials; ``noise`` is the scatter of one run in log epochs.
 
     If ``seeds`` are given, trials with the same seed share a part of the noise. ``prior`` is the candidates' cost in
     log epochs that the laws expect at ``coordinates`` (candidates, settings); ``prior_of_tried`` is the same for the

@@ -47,7 +47,7 @@ __all__ = [
 Array: TypeAlias = NDArray[np.float64]
 
 SHORTFALL = "shortfall"
-"""The law of the shortfall of trainings after a fixed budget."""
+"""Name of the law of the shortfall after a fixed budget."""
 
 SHAPES = {
     "sharpness": "log_sharpness",
@@ -67,13 +67,13 @@ class Forecast:
     ``laws`` holds the intervals of the fitted parameters, by law and parameter. ``disagreement`` is the factor between
     the epochs that equally good laws predict. ``divergence`` is the risk of divergence with the recommended settings,
     None if unknown. ``chances`` holds the chances of reaching the target within several budgets of epochs.
-    ``sensitivity`` describes the effect of a wrong learning rate. ``raced`` describes the trainings at this batch
-    itself, None without a race.
+    ``sensitivity`` describes the effect of a wrong learning rate. ``raced`` describes the runs at this batch size
+    itself, or is None without a race.
     With a fixed budget, ``best`` is the predicted best metric within it, and the median and both ends of
     ``epochs_to_target`` equal that budget; the factors of ``disagreement`` and ``sensitivity`` then apply to the
     shortfall of the metric.
     ``full_scale`` holds the model size and training length if the evidence has several. ``constraints`` holds
-    the prediction for each constraint of the study that any training reported.
+    the prediction for each constraint of the study that any run reported.
     """
 
     global_batch_size: int
@@ -166,10 +166,10 @@ def forecast(
     """Forecast settings, epochs to target and trust at ``global_batch_size``, without random numbers.
 
     ``budgets`` lists numbers of epochs for which to give the chance of reaching the target, in addition to multiples of
-    the median. ``past`` forecasts with their outcomes widen or narrow the interval. ``race`` holds those trainings of
-    the posterior's evidence that compared a few settings at this batch, or ``searched`` for settings there. If ``kept``
-    predicts that the settings would violate a constraint of the study, they are not recommended, and the reason says
-    so.
+    the median. ``past`` forecasts with their outcomes widen or narrow the interval. ``race`` holds the runs in the
+    posterior's evidence that compared a few settings at this batch size, or ``searched`` for settings there. If
+    ``kept`` predicts that the settings would violate a constraint of the study, they are not recommended, and the
+    reason says so.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -223,7 +223,7 @@ def forecast(
 def _with_constraints(
     held: Sequence[ConstraintOutlook], batch: int, trust: Trust, reason: str
 ) -> tuple[Trust, str]:
-    """Return the verdict, lowered where constraints may be broken, and the reason."""
+    """Return the verdict, lowered where constraints may be violated, and the reason."""
     broken = [str(each) for each in held if not each.likely]
     unsure = [str(each) for each in held if each.likely and each.chance < SURE]
     if broken:

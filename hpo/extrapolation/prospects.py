@@ -24,21 +24,21 @@ WRONG_RATES = (0.5, 2.0)
 
 @dataclass(frozen=True)
 class Chance:
-    """The probability that one training reaches the target within a budget of epochs."""
+    """The probability that one run reaches the target within a budget of epochs."""
 
     epochs: float
     probability: float
 
     def to_dict(self) -> dict[str, float]:
-        """Return plain values."""
+        """Return the chance as a plain dictionary."""
         return {"epochs": self.epochs, "probability": self.probability}
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The effect of a learning rate off by ``factor``: a factor on the epochs, and the risk that the training diverges.
+    """The effect of a learning rate that is off by ``factor``: a factor on the epochs, and the risk of divergence.
 
-    The factor applies to trainings that do not diverge; it is capped at ``recommend.SLOW``, where a run is given up.
+    The factor applies to runs that do not diverge; it is capped at ``recommend.SLOW``, where a run is given up.
     """
 
     factor: float
@@ -46,7 +46,7 @@ class Sensitivity:
     divergence: float
 
     def to_dict(self, *, lacks: bool = False) -> dict[str, Any]:
-        """Return plain values; ``lacks`` says that the factor applies to the shortfall after a fixed budget."""
+        """Return a plain dictionary; ``lacks`` says that the factor applies to the shortfall after a fixed budget."""
         return {
             "factor": self.factor,
             "shortfall_factor" if lacks else "epochs_factor": self.epochs_factor.to_dict(),
@@ -59,7 +59,7 @@ def epochs_interval(
 ) -> Interval:
     """Return the epochs to target of a new configuration with these settings: the mean of runs that do not diverge.
 
-    With a fixed budget, return the shortfall after it instead.
+    With a fixed budget, return the shortfall instead.
     """
     samples = log_epochs_samples(posterior, choices, TYPICAL_RUNS, scale)
     # the cap only keeps numbers finite where nothing is known

@@ -1,12 +1,12 @@
-"""The effect of a race at the batch itself: which settings to use there, and what to expect of them.
+"""The effect of a race at the batch size itself: which settings to use there, and what to expect from them.
 
-The race's trainings are ordinary evidence, and the laws are fitted to them. But the laws are only roughly right at one
-batch. So the recommended settings, the raced ones, and others around them are compared by the laws' prediction plus the
-observed deviation from it, shrunk according to the scatter of trainings and seeds
-(:mod:`hpo.extrapolation.discrepancy`): a single training, lucky or not, decides nothing, and no settings are used that
-are bolder (a higher rate, a shorter warmup) than those that the sweep recommended or that two trainings survived. A
-lost training counts against its settings, against those with a rate at least as high and a warmup at most as long, and,
-if none of these survived, against those near it; one that was not lost counts for its own settings and for those with a
+The race's runs are ordinary evidence, and the laws are fitted to them. But the laws are only roughly right at any one
+batch size. So the recommended settings, the raced ones, and others around them are compared by the laws' prediction
+plus the observed deviation from it, shrunk according to the scatter of runs and seeds
+(:mod:`hpo.extrapolation.discrepancy`). A single run, lucky or not, decides nothing, and no settings are used that are
+bolder (a higher rate, a shorter warmup) than those that the sweep recommended or that two runs survived. A lost run
+counts against its settings, against those with a rate at least as high and a warmup at most as long, and, if none of
+these survived, against nearby settings. A run that was not lost counts in favour of its own settings and those with a
 lower rate and a longer warmup.
 """
 
@@ -31,30 +31,28 @@ from hpo.extrapolation.recommend import PARTICLES, RecommendedSetting, Recommend
 
 Array: TypeAlias = NDArray[np.float64]
 
-# weight of the laws' prediction of a risk, in trainings: usually all seeds of one configuration are lost or none is, so
-# one training that was not lost says much about the next
+# weight of the laws' prediction of a risk, in runs: usually all seeds of one configuration are lost or none is, so one
+# run that was not lost says much about the next
 RISK_COUNTS = 2.0
-# share of the surviving trainings that are dropped for being too far behind: tells a lost training from a slow one
+# share of the surviving runs that are dropped for being too far behind: this tells a lost run from a slow one
 DROPPED = 0.25
 # log error of the laws' stability limit, with the weights of both ends and the middle
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
-BOLD = (
-    2  # trainings with these or bolder settings that must reach the target before they are trusted
-)
+BOLD = 2  # runs with these or bolder settings that must reach the target before these settings are trusted
 WARMUP_LENGTH = 0.4  # a warmup e times as long is as far away as a rate 1.5 times as high
-BELOW_A_LOSS = 0.7  # rates below this share of a lost training's rate are no longer near it
-SAME = 1e-6  # settings that differ by less are the same
+BELOW_A_LOSS = 0.7  # rates below this share of a lost run's rate are no longer close to it
+SAME = 1e-6  # settings that differ by less count as the same
 # other settings around the recommended ones: factors on their rate and warmup
 RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 1.4, 9))
 
 
 @dataclass(frozen=True)
 class RaceEvidence:
-    """The race at a batch: how many configurations and trainings it had, and how the trainings ended.
+    """The race at a batch size: how many configurations and runs it had, and how the runs ended.
 
-    ``reached`` counts those that reached their target, ``lost`` those that were lost; the others were dropped for being
-    too far behind. ``runs`` counts the trainings of the settings to use, 0 if those were not raced. Trainings that
-    ``searched`` for settings at the batch count like those of a race.
+    ``reached`` counts the runs that reached their target, ``lost`` those that were lost; the others were dropped for
+    being too far behind. ``runs`` counts the runs of the settings to use, 0 if these were not raced. Runs that
+    ``searched`` for settings at the batch size count like those of a race.
     """
 
     global_batch_size: int
@@ -85,10 +83,10 @@ class RaceEvidence:
 
 @dataclass(frozen=True)
 class _Place:
-    """One configuration: its settings, what the laws predict for them, and its trainings.
+    """One configuration: its settings, what the laws predict for them, and its runs.
 
-    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss, allowing
-    for an error of the laws.
+    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability that a run is lost,
+    allowing for an error of the laws.
     """
 
     choices: RecommendedSettings
@@ -100,25 +98,25 @@ class _Place:
 
     @property
     def stood(self) -> int:
-        """How many of its trainings reached the target."""
+        """The number of its runs that reached the target."""
         return sum(item.state == "reached" for item in self.trainings)
 
     def beyond(self, other: _Place) -> bool:
-        """Return whether its rate is no lower and its warmup no longer: if the other is lost, so is this one."""
+        """Return whether this rate is no lower and this warmup no longer, so that it is lost if the other is."""
         return (
             self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
         )
 
     def lost_with(self, other: _Place) -> bool:
-        """Return whether a loss of the other counts against this one: it is bolder, or near it without a survivor."""
+        """Return whether a loss of the other counts here: this one is bolder, or close to it without a survivor."""
         near = self.rate > BELOW_A_LOSS * other.rate and self.warmup < other.warmup / BELOW_A_LOSS
         return self.beyond(other) or (near and not self.stood)
 
 
 def whole_race_trainings(trainings: Sequence[TrainingObservation]) -> list[TrainingObservation]:
-    """Return the trainings that ran to their end, or for as long as the fastest one that reached the target.
+    """Return the runs that were trained to the end, or for as long as the fastest run that reached the target.
 
-    A short training does not count against its settings.
+    A short run does not count against its settings.
     """
     fewest = min((item.epochs for item in trainings if item.state == "reached"), default=math.inf)
     return [item for item in trainings if item.state != "pruned" or item.epochs >= fewest]
@@ -132,11 +130,11 @@ def settings_after_race(
     *,
     searched: bool = False,
 ) -> tuple[RecommendedSettings, RaceEvidence | None]:
-    """Return the settings to use after a race, from those raced and ``choices`` (the best by the laws), and the race.
+    """Return the settings to use after a race, from those raced and ``choices`` (the laws' best), and the race.
 
-    ``trainings`` are those of the race at ``global_batch_size``, which are part of the posterior's evidence. If there
-    are none, or no learning rate was tuned, the choices are unchanged. If the settings were ``searched`` at this very
-    batch, only settings that reached the target there are used.
+    ``trainings`` are the runs of the race at ``global_batch_size``, which are part of the posterior's evidence. If
+    there are none, or no learning rate was tuned, the choices are unchanged. If the settings were ``searched`` at this
+    batch size itself, only settings that reached the target there are used.
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
@@ -155,7 +153,7 @@ def settings_after_race(
     if searched and "reached" in states:
         places = [place for place in raced if place.stood]
     elif "reached" in states or "diverged" not in states:
-        # a race begins with the settings that the sweep recommended
+        # a race starts with the settings that the sweep recommended
         bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
         places = [
             place
@@ -180,7 +178,7 @@ def settings_after_race(
 
 
 def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
-    """Count the trainings that reached the target with these settings or bolder ones."""
+    """Count the runs that reached the target with these settings or bolder ones."""
     return sum(other.stood for other in raced if other.beyond(place))
 
 
@@ -234,7 +232,7 @@ def _judged(
         return (prior - prior[:count].min())[:count], risk, np.zeros(count)
     fewest = min(item.epochs for _, item in runs if item.state == "reached")
     seen = np.log([counted(item.state, item.epochs, fewest) for _, item in runs])
-    # a training that did not reach the target needed at least this much: the laws may predict more
+    # a run that did not reach the target needed at least this much: the laws may predict more
     usual = float(np.median((seen - prior[count:])[reached]))
     seen = np.where(reached, seen, np.maximum(seen, prior[count:] + usual))
     where = np.stack([_coordinates(posterior, place) for place in every])
@@ -252,10 +250,10 @@ def _judged(
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
-    """Return the laws' risk, updated by which trainings were lost: (places,), each by a beta-binomial model.
+    """Return the laws' risk, updated with which runs were lost by beta-binomial models: (places,).
 
-    A training that was dropped may have been lost or slow: it counts as lost with the probability that the laws give,
-    and as slow if these settings or bolder ones reached the target.
+    A run that was dropped may have been lost or slow: it counts as lost with the probability that the laws give, and as
+    slow if these settings or bolder ones reached the target.
     """
     lost = []
     for place in raced:

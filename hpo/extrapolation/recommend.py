@@ -1,8 +1,8 @@
-"""Which settings to use at a batch: those with the least expected epochs over the posterior.
+"""Recommends the settings to use at a batch size: those with the fewest expected epochs over the posterior.
 
-Learning rate and warmup are chosen together, because a short warmup lowers the rate that a training tolerates. A lost
-training costs far more than a slow one, so a recommendation stays away from settings that may be lost. It is the middle
-of all settings that are about equally good, so that a repeated study gets about the same recommendation.
+Learning rate and warmup are chosen together, because a short warmup lowers the rate that a run tolerates. A lost run
+costs far more than a slow one, so a recommendation stays away from settings that may lose the run. The recommendation
+is the middle of all settings that are about equally good, so that a repeated study gets about the same recommendation.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
 Array: TypeAlias = NDArray[np.float64]
-# a training that needs more than three times the epochs is given up; a lost one costs its slot on the full machine,
-# as much as 25 times the epochs
+# a run that needs more than three times the epochs is given up; a lost run costs its slot on the full machine, as much
+# as 25 times the epochs
 SLOW, LOST = 3.0, 25.0
 GRID = 101
 # values that cost no more than a hundredth of the epochs are equally good: no law is more accurate than this
 ALIKE = 0.01
-SOFT = 0.006  # a place whose log factor exceeds the least by this much has 1/e of the weight
+SOFT = 0.006  # a place whose log factor exceeds the lowest by this much has 1/e of the weight
 AWAY = np.array(
     [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0]
 )  # distances from the best that are searched
@@ -43,7 +43,7 @@ LONGEST = 1.0  # largest share of the epochs that a warmup may take
 
 @dataclass(frozen=True)
 class RecommendedSetting:
-    """The value to use: its ``coordinate``, and in the setting's unit the value with the interval of the best one."""
+    """The value to use: its ``coordinate``, and the value with the interval of the best value in the setting's unit."""
 
     coordinate: float
     interval: Interval
@@ -53,8 +53,8 @@ class RecommendedSetting:
 class RecommendedSettings(Mapping[str, RecommendedSetting]):
     """The chosen value of each tuned setting at one batch; ``warmup_epochs`` is the warmup, chosen or usual.
 
-    ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, according to trainings
-    with exactly these settings.
+    ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, based on runs with
+    exactly these settings.
     """
 
     log_batch: float
@@ -78,15 +78,15 @@ class RecommendedSettings(Mapping[str, RecommendedSetting]):
         return self.chosen[MOMENTUM].interval.median if MOMENTUM in self.chosen else None
 
     def cost(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Return the log factor on the epochs of the best settings at the full rate throughout: (particles,).
+        """Return the log ratio to the epochs of the best settings at the full rate throughout: (particles,).
 
-        It includes the warmup and the cost of suboptimal settings, with the rate off by a factor. With a fixed budget
-        it is the factor on the shortfall after it.
+        The ratio includes the warmup and the cost of suboptimal settings, with the rate off by a factor. With a fixed
+        budget, it is the ratio of shortfalls.
         """
         return self.cost_and_risk(posterior, rate_factor)[0]
 
     def risk(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Return the probability that a training is lost, with the rate off by a factor: (particles,)."""
+        """Return the probability that a run is lost, with the rate off by a factor: (particles,)."""
         return self.cost_and_risk(posterior, rate_factor)[1]
 
     def cost_and_risk(self, posterior: Posterior, rate_factor: float = 1.0) -> tuple[Array, Array]:
@@ -134,8 +134,9 @@ def recommend(
 ) -> RecommendedSettings:
     """Return the settings to use at a batch.
 
-    The momentum is chosen first, because the best learning rate depends on it; the rate and the warmup last, together.
-    Settings that would violate a constraint of the study according to ``kept`` count as likely to be lost.
+    The momentum is chosen first, because the best learning rate depends on it; the rate and the warmup are chosen last,
+    together. According to ``kept``, settings that would violate a constraint of the study count as likely to lose the
+    run.
     """
     model, chosen = posterior.model, dict[str, RecommendedSetting]()
     kept = kept if kept is not None and kept.fits else None
@@ -166,7 +167,7 @@ def recommend(
 
 
 def scale_recommended_rate(choices: RecommendedSettings, factor: float) -> RecommendedSettings:
-    """Return the choices with a learning rate ``factor`` times as high; unchanged if none was tuned."""
+    """Return the choices with a learning rate ``factor`` times as high, or unchanged if no rate was tuned."""
     if RATE not in choices:
         return choices
     rate = choices[RATE]
@@ -188,7 +189,7 @@ def constraint_outlooks(
 def recommendation_regret(posterior: Posterior, global_batch_size: float) -> float:
     """Return the expected log ratio of the epochs with the settings recommended at a batch to those with the best ones.
 
-    It is the mean over the posterior; a training that takes more than ``SLOW`` times the epochs is given up.
+    The expectation is over the posterior; a run that takes more than ``SLOW`` times the epochs is given up.
     """
     log_batch = np.array([np.log(global_batch_size)])
     choices, total = recommend(posterior, float(log_batch[0])), np.zeros(len(posterior.residuals))
@@ -209,7 +210,7 @@ def response_at(
 
 
 def serve_alike(response: SettingResponse) -> tuple[float, float]:
-    """Return the 90 % interval of the coordinates that are the best or equally good."""
+    """Return the 90 % interval of the coordinates that are best or equally good."""
     found = []
     for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
         beyond = response.best + side * AWAY * response.unit
@@ -223,14 +224,15 @@ def serve_alike(response: SettingResponse) -> tuple[float, float]:
 def expected_cost(cost: Array, risk: Array | None) -> Array:
     """Return the expected log factor on the epochs (places,) of configurations whose costs are (particles, places).
 
-    A training that needs more than ``SLOW`` times the epochs is given up; a lost one counts as ``LOST`` times. Because
-    the logarithm is averaged, the loss in the rare bad case and the savings in the other cases are weighed as factors.
+    A run that needs more than ``SLOW`` times the epochs is given up; a lost run counts as ``LOST`` times the epochs.
+    Because the logarithm is averaged, the loss in the rare bad case and the savings in the other cases are weighed as
+    factors.
     """
     return np.asarray(price(cost, risk).mean(axis=0))
 
 
 def price(cost: Array, risk: Array | None) -> Array:
-    """Return the expected log factor of every particle: (particles, places)."""
+    """Return the expected log factor on the epochs for every particle: (particles, places)."""
     capped = np.minimum(cost, np.log(SLOW))
     return np.asarray(capped if risk is None else capped + (np.log(LOST) - capped) * risk)
 
@@ -307,14 +309,14 @@ def _start(
 
 @dataclass(frozen=True)
 class ConstraintRisk:
-    """The risk that settings violate a constraint of the study at a batch; ``usual`` holds those that do not vary."""
+    """The risk that settings violate a constraint of the study at a batch; ``usual`` holds the fixed settings."""
 
     kept: KeptConstraints
     log_batch: float
     usual: Mapping[str, float]
 
     def joined(self, risk: Array | None, tried: Mapping[str, Array], cost: Array) -> Array:
-        """Return the risk (particles, places) that a training is lost (``risk``) or violates a constraint."""
+        """Return the risk (particles, places) that a run is lost (``risk``) or violates a constraint."""
         places = cost.shape[-1]
         settings = {name: np.full(places, value) for name, value in self.usual.items()} | dict(
             tried
@@ -327,7 +329,7 @@ class ConstraintRisk:
 def _usual(
     posterior: Posterior, log_batch: float, chosen: Mapping[str, RecommendedSetting]
 ) -> dict[str, float]:
-    """Return each tuned setting as chosen, or else the best by its law, and the usual warmup."""
+    """Return each tuned setting as chosen, or else its best value by the law, and the usual warmup."""
     found, model = dict[str, float](), posterior.model
     for law in model.laws:
         if law.name in chosen:
@@ -370,9 +372,10 @@ def _least_expected(
     law: SettingLaw,
     breaking: ConstraintRisk | None,
 ) -> float:
-    """Return the middle of the coordinates with the least expected factor, between ``low`` and ``high``.
+    """Return the middle of the coordinates with the lowest expected cost, between ``low`` and ``high``.
 
-    The range extends farther down for a rate, and is wider if settings may violate a constraint (``breaking``).
+    The range extends farther down for a learning rate, and is wider if settings may violate a constraint
+    (``breaking``).
     """
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
     if breaking is not None:
@@ -387,13 +390,13 @@ def _least_expected(
 
 
 def _soft_weight(expected: Array) -> Array:
-    """Return weights (places,) that sum to 1, larger for places nearer to the least expected cost."""
+    """Return weights (places,) that sum to 1, larger for places with a cost closer to the lowest."""
     weight = np.exp(-(expected - expected.min()) / SOFT)
     return np.asarray(weight / weight.sum())
 
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:
-    """Return bounds that exceed the tried values only as far as the batch exceeds those seen: at most linearly."""
+    """Return bounds that exceed the tried values at most in proportion to the excess over the batches seen."""
     beyond = max(log_batch - law.log_anchor, 0.0) + law.slack
     low, high = law.tried
     if law.is_log:

@@ -1,4 +1,4 @@
-"""Whether to trust a forecast: a verdict with its reason in plain words."""
+"""Judges whether to trust a forecast: a verdict with its reason in plain words."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpo.extrapolation.raced import RaceEvidence, whole_race_trainings
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
 FAR, VERY_FAR = 4.0, 16.0  # times the largest rung
-WIDE, VERY_WIDE = 1.6, 2.5  # high over low, of epochs
+WIDE, VERY_WIDE = 1.6, 2.5  # ratio of high to low, in epochs
 # the same for the shortfall after a fixed budget, which varies less than the epochs
 WIDE_SHORTFALL, VERY_WIDE_SHORTFALL = 1.2, 1.5
 FEW_RUNGS = 4
 ONE_RATE_OVER = 4.0  # batches that differ by this factor do not share their best learning rate
-SHOWN = 2  # trainings of a race that have to reach the target
+SHOWN = 2  # runs of a race that have to reach the target
 REGIMES = (
     (0.2, "perfect scaling"),
     (0.6, "diminishing returns"),
@@ -38,9 +38,9 @@ def judge_forecast(
 ) -> tuple[Trust, str]:
     """Return the verdict on a forecast of ``low`` to ``high`` epochs with ``learning_rate``, and the reason for it.
 
-    With a fixed budget, ``low`` and ``high`` are shortfalls after it.
-    If at least ``SHOWN`` trainings of a race reached the target at that batch, it no longer counts as far from the
-    evidence; if none reached it, this is a doubt.
+    With a fixed budget, ``low`` and ``high`` are shortfalls instead.
+    If at least ``SHOWN`` runs of a race reached the target at that batch size, the batch no longer counts as far from
+    the evidence; if no run reached it, that is a reason for doubt.
     """
     seen_there = raced is not None and raced.reached >= SHOWN
     doubts = _grave(posterior, needs_growth=not seen_there)
@@ -60,7 +60,7 @@ def judge_forecast(
         else (WIDE_SHORTFALL, VERY_WIDE_SHORTFALL)
     )
     if raced is not None and not raced.reached:
-        doubts.append("no training of the race reached the target")
+        doubts.append("no training run of the race reached the target")
     if seen_there:
         pass
     elif beyond > VERY_FAR:
@@ -75,7 +75,7 @@ def judge_forecast(
         worries.append(f"only {rungs} rungs {_done(posterior)}")
     worries += _minor(posterior)
     if not seen_there and learning_rate is not None and _untried(posterior, learning_rate):
-        worries.append("the learning rate is above all that were tried, none of which diverged")
+        worries.append("the learning rate is above all that were tried, and none of those diverged")
     grave, minor = _of_scales(posterior)
     doubts, worries = doubts + grave, worries + minor
     spread = law_disagreement(posterior, global_batch_size)
@@ -90,7 +90,7 @@ def judge_forecast(
 
 
 def scaling_regime(posterior: Posterior, global_batch_size: float) -> str:
-    """Return perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B at the batch."""
+    """Return the scaling regime at a batch size, according to d log E / d log B there."""
     slope = float(
         np.median(posterior.model.slope(posterior.values, float(np.log(global_batch_size))))
     )
@@ -98,7 +98,7 @@ def scaling_regime(posterior: Posterior, global_batch_size: float) -> str:
 
 
 def law_disagreement(posterior: Posterior, global_batch_size: float) -> float:
-    """Return the factor between the median epochs of the particles with sharper transitions and of the other half."""
+    """Return the factor between the median epochs of particles with sharper transitions and of the other half."""
     expected = posterior.model.mean(posterior.values, np.array([np.log(global_batch_size)]))[:, 0]
     shape = posterior.model.turn(posterior.values)
     sharp = shape > np.median(shape)
@@ -112,7 +112,7 @@ def _reached_rungs(posterior: Posterior) -> int:
 
 
 def _done(posterior: Posterior) -> str:
-    """Return, in words, what informative trainings of a rung did."""
+    """Return, in words, what the informative runs of a rung did."""
     return (
         "reached the target"
         if posterior.model.budget is None
@@ -141,7 +141,7 @@ def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
 
 
 def _one_rate(posterior: Posterior) -> list[str]:
-    """Return the doubt if batches far apart all had one learning rate, as then nothing shows how to tune it."""
+    """Return a doubt if very different batch sizes were all trained with one learning rate."""
     first, last = posterior.evidence.batches[0], posterior.evidence.batches[-1]
     alike = [
         law for law in posterior.model.laws if law.name == RATE and law.tried[0] == law.tried[1]
@@ -150,7 +150,7 @@ def _one_rate(posterior: Posterior) -> list[str]:
         return []
     return [
         f"batches from {first} to {last} were all trained with one learning rate, so nothing shows how it changes "
-        "with the batch, nor how soon a training with a tuned one reaches the target"
+        "with the batch, nor how soon a run with a tuned rate reaches the target"
     ]
 
 
@@ -165,7 +165,7 @@ def _minor(posterior: Posterior) -> list[str]:
                 worries.append(f"{law.name} was never varied")
     fixed = (
         posterior.model.budget is not None
-    )  # successive halving stops most trainings, so that is no worry
+    )  # successive halving stops most runs, so that is no worry
     whole = (
         [item for item in observations if item.state != "pruned"]
         if fixed
@@ -195,7 +195,7 @@ def _of_scales(posterior: Posterior) -> tuple[list[str], list[str]]:
             worries.append(f"{name} is {beyond:.3g} times the largest that was trained{of}")
         if beyond > slack and sizes == 1:
             doubts.append(
-                f"only one {name} was trained, so what it changes is a guess from other workloads"
+                f"only one {name} was trained, so its effect is a guess from other workloads"
             )
         elif beyond > slack and sizes == 2:
             worries.append(f"only two values of {name} were trained")

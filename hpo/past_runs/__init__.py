@@ -1,1 +1,1 @@
-"""Trainings that were run elsewhere, imported as trials of a study from tables and from other tools' storage."""
+"""Imports training runs from elsewhere as trials of a study, from tables and from other tools' storage."""

@@ -1,16 +1,16 @@
-"""Converts a past run to a finished trial of a study: maps names, parses values, judges the end by the target.
+"""Converts a past run to a finished trial of a study: maps names, parses values and decides how the run ended.
 
-A training is imported if it is comparable to the study's own: it records every setting that the study tunes and its
-batch size, and contradicts none that the study fixes. How it ended follows from its curve, if it has one:
+A run is imported if it is comparable to the study's trials: it records its batch size and every setting that the study
+tunes, and contradicts no setting that the study fixes. If the run has a curve, the curve shows how it ended:
 
 ========================================== ====================================================================
 the curve                                  the trial
 ========================================== ====================================================================
-reaches the target                         ``reached``, with the epochs of the first evaluation there
-has a loss or metric that is not finite    ``diverged``, unless it had reached the target before
+reaches the target                         ``reached``, with the epochs of the first evaluation at the target
+has a loss or metric that is not finite    ``diverged``, unless it reached the target before that
 ends before the target                     ``censored`` if the run's own status is finished or missing; ``pruned`` if
-                                           that is its status; else left out, unless the caller maps that status to a
-                                           state
+                                           the status is pruned; otherwise left out, unless the caller maps the status
+                                           to a state
 ========================================== ====================================================================
 """
 
@@ -45,11 +45,11 @@ from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
-"""Unit of a curve's steps: completed epochs, epochs counted from 0, optimizer updates, or samples."""
+"""The units of a curve's steps: completed epochs, epochs counted from 0, optimizer updates, or samples."""
 
 METRIC = "metric"
 BATCH_NAMES = ("global_batch_size", "local_batch_size", "workers", "accumulation")
-"""The batch: in total, or as the product of the samples per worker, the workers, and the micro-batches of each."""
+"""The batch size: the total, or samples per worker times workers times micro batches per worker."""
 
 RESULT_NAMES = (
     METRIC,
@@ -69,28 +69,28 @@ STATES = {
     "pruned": TrialState.PRUNED,
     **{str(state): state for state in TrialState if state.finished},
 }
-"""Meaning of a run's own status, for when its curve does not show how it ended.
+"""Meaning of a run's own status, used if its curve does not show how it ended.
 
-Runs that ``failed`` are left out, because a crash says nothing about the settings of the training.
+Runs that ``failed`` are left out, because a crash says nothing about the settings of the run.
 """
 SKIP = "skip"
 
 
 class SkippedRunError(Exception):
-    """A run that cannot be a trial of the study, with the reason."""
+    """Raised with the reason why a run cannot be a trial of the study."""
 
 
 LONGER = 1.01
-"""Tolerance on a fixed budget, as a factor: one update more or less still counts as the same budget."""
+"""Relative tolerance of a fixed budget: one update more or less still counts as the same budget."""
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How the names and values of a source are read.
+    """Options for reading the names and values of a source.
 
-    ``mapping`` maps its names to ours, ``states`` its statuses, in lower case, to a trial's state or
-    ``skip``. ``axis`` is the unit of its curves' steps; ``train_samples`` the size of the training set, which converts
-    updates and samples to epochs, and epochs to samples.
+    ``mapping`` maps the source's names to this project's; ``states`` maps its statuses, in lower case, to trial states
+    or ``skip``. ``axis`` is the unit of the curves' steps. ``train_samples`` is the size of the training set, which
+    converts updates and samples to epochs, and epochs to samples.
     """
 
     mapping: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def check_options(
 
 
 def said_train_samples(spec: StudySpec) -> int | None:
-    """Return the training set's size if the study file states it, in the section of its program or of its data."""
+    """Return the training set's size if the study file states it in the section of its program or its data."""
     if spec.program is not None:
         return spec.program.train_samples
     return spec.data.get("train_samples")
@@ -155,7 +155,7 @@ def trial_of_past_run(
 ) -> ImportedTrial:
     """Return the run as a trial of the study; raise :class:`SkippedRunError` with the reason if it cannot be one.
 
-    ``next_seed`` gives the seed of a run that does not record one.
+    ``next_seed`` returns a seed for a run that does not record its seed.
     """
     said = _by_our_names(spec, run, options.mapping)
     batch = _batch_size(said.values)
@@ -183,14 +183,14 @@ def trial_of_past_run(
 
 
 def assumed_settings(spec: StudySpec, runs: Iterable[PastRun], options: ImportOptions) -> list[str]:
-    """Return the settings that the study fixes and no run records; they are assumed to be as in the study."""
+    """Return the settings that the study fixes and no run records; the study's values are assumed for them."""
     said = {options.mapping.get(name, name) for run in runs for name in run.values}
     return sorted(set(spec.search.fixed) - said)
 
 
 @dataclass(frozen=True)
 class _Said:
-    """A run's values and curves, under our names."""
+    """A run's values and curves, under this project's names."""
 
     run: PastRun
     values: Mapping[str, Any]
@@ -198,12 +198,12 @@ class _Said:
 
 
 def _settings_of(spec: StudySpec) -> tuple[str, ...]:
-    """Return the settings that a run may record: the common ones and the study's own."""
+    """Return the settings that a run may record: the common settings and the study's own."""
     return (*names(), *_described(spec), *spec.search.own_names)
 
 
 def _described(spec: StudySpec) -> dict[str, OwnSetting]:
-    """Return the specific settings of the study's optimizers and schedules, including plug-ins', by name."""
+    """Return the settings specific to the study's optimizers and schedules (including plug-ins), by name."""
     return own_settings_of(spec.search.possible)
 
 
@@ -274,7 +274,7 @@ def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
     for name, value in told.items():
         if name not in spec.search.domains and not _same(value, base.value(name)):
             raise SkippedRunError(
-                f"its {name} is {_shown(value)}, but the study's trainings have "
+                f"its {name} is {_shown(value)}, but the study's trials have "
                 f"{_shown(base.value(name))}"
             )
     try:
@@ -290,7 +290,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """Return a setting's value from another tool's record of it, which is often a string."""
+    """Return a setting's value from another tool's record, in which it is often a string."""
     default = default_of(name)
     found = value
     if range_of(name) is not None:
@@ -390,7 +390,7 @@ def _points(said: _Said, batch: int, options: ImportOptions) -> list[Convergence
         if epochs is None:
             epochs = _epochs(reading.step, batch, samples, options.axis)
         if epochs <= 0 or not math.isfinite(epochs):
-            continue  # an evaluation before the training
+            continue  # an evaluation before training started
         step = max(1, round(epochs * samples / batch))
         points[step] = ConvergencePoint(
             step=step,
@@ -457,7 +457,7 @@ def _resolution(points: Sequence[ConvergencePoint]) -> float:
 
 
 def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> TrialResult:
-    """Return how a run without a curve ended, judged only by the values that it records."""
+    """Return how a run without a curve ended, judged only by its recorded values."""
     values = said.values
     epochs = _number("epochs", values["epochs"]) if "epochs" in values else None
     seconds = _number("seconds", values["seconds"]) if "seconds" in values else said.run.seconds
@@ -499,7 +499,7 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
     if budget is not None and epochs is not None and epochs > LONGER * budget:
         raise SkippedRunError(
             f"it trained for {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "
-            f"shows how good it was at that point"
+            f"shows its metric at that point"
         )
     if epochs is not None and epochs <= 0:
         raise SkippedRunError(f"its epochs must be above 0, but got {epochs:g}")
@@ -510,7 +510,7 @@ def _metric(values: Mapping[str, Any]) -> float | None:
     if METRIC not in values:
         return None
     try:
-        return float(values[METRIC])  # a training that diverged ends with NaN
+        return float(values[METRIC])  # a diverged run ends with NaN
     except (TypeError, ValueError):
         raise SkippedRunError(f"its metric must be a number, but got {values[METRIC]!r}") from None
 

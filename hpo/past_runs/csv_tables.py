@@ -1,8 +1,8 @@
-"""Runs from CSV files: a table with one row per run, the curves in a second file, and exports of Weights & Biases.
+"""Reads runs from CSV files: a table with one row per run and a file of curves, or exports of Weights & Biases.
 
 Weights & Biases (wandb.ai) exports its table of runs with the columns ``Name``, ``State``, ``Runtime`` in seconds, then
-every config value and the last value of every metric. A chart is exported with its axis in the first column, and three
-columns for each line: ``RUN - METRIC`` and the same with ``__MIN`` and ``__MAX``.
+every config value and the last value of every metric. An exported chart has its axis in the first column, and three
+columns for each line: ``RUN - METRIC``, and the same name with ``__MIN`` and with ``__MAX``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpo.extrapolation.evidence.cells import (
 from hpo.past_runs.past_run import PastRun, Reading
 
 RUN, STEP = "run", "step"
-"""Columns of a file of curves: the run and the position on the axis; every other column is a metric."""
+"""Columns of a curves file: the run and the position on the axis; every other column is a metric."""
 
 _ENDINGS = ("__MIN", "__MAX")
 
@@ -30,7 +30,7 @@ _ENDINGS = ("__MIN", "__MAX")
 def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
     """Return one run per row of the table at ``path``.
 
-    The column ``run`` names the run, by default by its line number; the column ``state`` gives its status. ``curves``
+    The column ``run`` names the run (default: its line number); the column ``state`` gives its status. ``curves``
     is a second table with the columns ``run`` and ``step``, one column for each metric, and one row per evaluation.
     Raises :class:`EvidenceError` for a table that cannot be used.
     """
@@ -174,7 +174,7 @@ def _number(text: str | None) -> float | None:
 
 def _required_number(path: Path, line: int, column: str, text: str) -> float:
     try:
-        return float(text)  # a diverged training logs "NaN" and "Infinity"
+        return float(text)  # a diverged run logs "NaN" and "Infinity"
     except ValueError:
         raise EvidenceError(
             f"{path}, line {line}, column {column!r}: {text!r} is not a number"

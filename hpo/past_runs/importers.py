@@ -1,7 +1,7 @@
 """The registry of importers of past runs, for ``hpo import`` and the authors of plug-ins.
 
-The function that ``rule`` names reads the source; :mod:`hpo.past_runs.conversion` then converts the names in
-its runs, and how they ended.
+The function named by ``rule`` reads the source; :mod:`hpo.past_runs.conversion` then converts the runs' names, values
+and final states.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from search_spaces.plugins import PluginRegistry, plugin_instance_of
 
 OTHER = "mlperf"
-"""The command of ``hpo import`` that reads outcomes rather than runs; no importer may have this name."""
+"""The command of ``hpo import`` that reads outcomes instead of runs; no importer may use this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImporterOption:
-    """An option of an importer, ``--name``: a string, or a path if ``file``; may be repeated if ``many``.
+    """An importer's option ``--name``: a string, or a path if ``file`` is set; repeatable if ``many`` is set.
 
-    The rule receives it as a keyword argument: None if not given, a tuple if ``many``.
+    The rule receives the option as a keyword argument: None if it is not given, a tuple if ``many`` is set.
     """
 
     what: str
@@ -29,12 +29,12 @@ class ImporterOption:
 
 @dataclass(frozen=True, kw_only=True)
 class ImporterDescription:
-    """An importer; ``about`` describes what it reads, ``source`` the origin of that format.
+    """An importer; ``about`` describes what it reads, and ``source`` is the origin of that format.
 
-    ``rule`` is ``module:attribute``: called with the source and the ``options`` it returns a list of
+    ``rule`` names a function as ``module:attribute``. Called with the source and the ``options``, it returns a list of
     :class:`hpo.past_runs.past_run.PastRun`, each with a unique label, or raises :class:`hpo.errors.EvidenceError`. The
-    source is a :class:`pathlib.Path` if it is a ``file`` or a folder, else the given text. ``details`` is added to its
-    help.
+    source is a :class:`pathlib.Path` if it is a ``file`` or a folder, otherwise the given text. ``details`` is added to
+    the command's help.
     """
 
     rule: str
@@ -60,7 +60,7 @@ IMPORTERS: PluginRegistry[ImporterDescription] = PluginRegistry(
     {
         "csv": ImporterDescription(
             rule="hpo.past_runs.csv_tables:read_csv",
-            about="a table with one row per run; a column run names the runs",
+            about="a table with one row per run; the column run names the runs",
             source="RFC 4180",
             options={
                 "curves": ImporterOption(
@@ -91,16 +91,16 @@ IMPORTERS: PluginRegistry[ImporterDescription] = PluginRegistry(
         ),
         "tensorboard": ImporterDescription(
             rule="hpo.past_runs.tensorboard_folder:read_tensorboard",
-            about="runs of TensorBoard: every folder below SOURCE with event files is one",
+            about="TensorBoard runs: each folder below SOURCE with event files is a run",
             source="tensorboard/compat/proto/event.proto",
         ),
         "optuna": ImporterDescription(
             rule="hpo.past_runs.optuna_database:read_optuna",
-            about="the trials of a study of Optuna; SOURCE is a URL or a file",
+            about="the trials of an Optuna study; SOURCE is a URL or a file",
             source="optuna.storages",
             file=False,
-            options={"name": ImporterOption(what="The study in Optuna, if there are several.")},
-            details="The value that a trial returned is called value, and its values at each step intermediate_value.",
+            options={"name": ImporterOption(what="The Optuna study, if there are several.")},
+            details="A trial's return value is called value, and its values at each step intermediate_value.",
         ),
     },
     _accepted,

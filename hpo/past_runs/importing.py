@@ -1,4 +1,4 @@
-"""Imports past runs into a stored study, each only once; skipped runs are reported with the reason."""
+"""Imports past runs into a stored study, each run only once; skipped runs are reported with the reason."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from storage.store import Store
 class ImportedRuns:
     """The result of an import.
 
-    ``states`` counts the new trials by how they ended; ``known`` are runs that were imported before; ``skipped`` holds
-    the label of each run that was left out, with the reason; ``assumed`` names the settings that the study fixes and
-    no run records.
+    ``states`` counts the new trials by how they ended, and ``known`` the runs that were imported before. ``skipped``
+    holds the label of each run that was left out, with the reason. ``assumed`` names the settings that the study fixes
+    and no run records.
     """
 
     study: str
@@ -63,11 +63,11 @@ def import_runs(
     *,
     dry_run: bool = False,
 ) -> ImportedRuns:
-    """Store the runs as finished trials of the study, all in one transaction; a second import adds nothing.
+    """Store the runs as finished trials of the study in one transaction; importing them again adds nothing.
 
     Imported trials are evidence for forecasts and initialise a sweep's sampler; they do not count towards the study's
     budget of trials. A ``dry_run`` returns what would be imported and stores nothing. Raises :class:`EvidenceError` if
-    there are no runs, or none of them can be a trial of the study.
+    there are no runs, or no run can be a trial of the study.
     """
     if not runs:
         raise EvidenceError("there are no runs to import")

@@ -1,8 +1,8 @@
-"""Runs from MLflow: a folder of files (``mlruns``), an SQLite database, or a tracking server.
+"""Reads runs from MLflow: from a folder of files (``mlruns``), an SQLite database, or a tracking server.
 
-Folders and SQLite databases are read directly, without MLflow: in a folder each parameter is a file and each metric
-a file with the lines ``TIMESTAMP VALUE STEP``; a database has the tables ``runs``, ``params`` and ``metrics``. Any
-other store, such as a tracking server, is read with the library ``mlflow``, which must be installed.
+Folders and SQLite databases are read directly, without MLflow. In a folder, each parameter is a file, and each metric
+is a file with lines ``TIMESTAMP VALUE STEP``; a database has the tables ``runs``, ``params`` and ``metrics``. Any other
+store, such as a tracking server, is read with the library ``mlflow``, which must be installed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hpo.errors import EvidenceError
 from hpo.past_runs.past_run import PastRun, Reading
 
 STATUSES = {"1": "running", "2": "scheduled", "3": "finished", "4": "failed", "5": "killed"}
-"""MLflow's ``RunStatus`` values, by their numbers in files."""
+"""MLflow's ``RunStatus`` values, by the numbers used in its files."""
 
 LARGEST = 1.7976931348623157e308
 """The number that represents infinity in MLflow's databases."""
 
 
 def read_mlflow(source: str, experiment: str | None = None) -> list[PastRun]:
-    """Return the runs of a store that are not deleted; if ``experiment`` (name or number) is given, only its runs.
+    """Return the undeleted runs of a store, or only those of ``experiment``, given by name or number.
 
     ``source`` is a folder, ``sqlite:///mlflow.db`` or the path of such a file, or the URI of a tracking server. Raises
     :class:`EvidenceError` for a source that cannot be read or has no such experiment.
@@ -58,7 +58,7 @@ def read_mlflow(source: str, experiment: str | None = None) -> list[PastRun]:
 
 
 _Found = Iterator[tuple[tuple[str, str], PastRun]]
-"""For each run, the number and name of its experiment, and the run itself."""
+"""The runs that were found, each with the number and name of its experiment."""
 
 
 def _run(
@@ -69,7 +69,7 @@ def _run(
     values: Mapping[str, Any],
     curves: Mapping[str, Sequence[tuple[int, float, float]]],
 ) -> PastRun:
-    """Return a run. ``times`` are its start and end, curves hold step, value and time; all times in milliseconds."""
+    """Return a run. ``times`` are its start and end; curves hold step, value and time. Times are in milliseconds."""
     start, end = (None if time in (None, "") else float(time) for time in times)
     first = min((time for readings in curves.values() for _, _, time in readings), default=0.0)
     begin = start if start is not None else first
@@ -127,7 +127,7 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield files by their name in MLflow, in which a slash stands for a subfolder."""
+    """Yield files by their MLflow name, in which a slash separates subfolders."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield path.relative_to(folder).as_posix(), path

@@ -1,4 +1,4 @@
-"""Runs from an Optuna database: every ended trial, with its parameters, attributes and reported values."""
+"""Reads runs from an Optuna database: every ended trial with its parameters, attributes and reported values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import optuna
 
 VALUE, REPORTED = "value", "intermediate_value"
-"""Names given to a trial's return value and to its intermediate values."""
+"""The names for a trial's return value and its intermediate values."""
 
 
 def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
-    """Return the trials of one study; ``source`` is a database URL or the path of an SQLite or journal file.
+    """Return the trials of one Optuna study; ``source`` is a database URL or the path of an SQLite or journal file.
 
-    ``name`` is the study's name in Optuna, required if there are several. Raises :class:`EvidenceError` if the study
-    cannot be read.
+    ``name`` is the study's name in Optuna, which is required if there are several studies. Raises
+    :class:`EvidenceError` if the study cannot be read.
     """
     try:
         import optuna
@@ -43,7 +43,7 @@ def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
         if len(loaded.directions) > 1:
             raise EvidenceError(
                 f"the Optuna study {name!r} has {len(loaded.directions)} objectives, and it is "
-                f"unclear which of them is the metric; import a table of its trials: hpo import csv"
+                f"unclear which of them is the metric; import a table of its trials with hpo import csv"
             )
         return [_run(name or "", trial) for trial in loaded.get_trials(deepcopy=False)]
     except EvidenceError:

@@ -1,4 +1,4 @@
-"""A training that was run elsewhere, as its own tool recorded it, with the tool's names and states."""
+"""A training run from elsewhere, as recorded by its own tool, with the tool's names and states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reading:
-    """One value of a curve: its step on the tool's axis, and its seconds since the run's first value."""
+    """One value of a curve, with its step on the tool's axis and its seconds since the run's first value."""
 
     step: float
     value: float
@@ -18,11 +18,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class PastRun:
-    """One run.
+    """One training run from another tool.
 
-    ``label`` is unique within and across sources, so that a run is imported once. ``values`` are parameters and final
-    values by the tool's names, numbers or strings; ``curves`` are the values logged by step. ``status`` is how the run
-    ended, in the tool's own words in lower case; empty if the source does not say.
+    ``label`` is unique within and across sources, so that a run is imported only once. ``values`` holds parameters and
+    final values (numbers or strings) by the tool's names; ``curves`` holds the values logged by step. ``status`` is how
+    the run ended, in the tool's own words in lower case; it is empty if the source does not say.
     """
 
     label: str

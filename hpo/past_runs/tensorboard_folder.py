@@ -1,9 +1,9 @@
-"""Runs from a TensorBoard folder: scalars and hyperparameters of its event files, read without TensorFlow.
+"""Reads runs from a TensorBoard folder: scalars and hyperparameters of its event files, without TensorFlow.
 
 An event file is a sequence of records (TFRecord: length, checksum of the length, content, checksum of the content),
 each an ``Event`` protocol buffer message (tensorboard/compat/proto/event.proto). Hyperparameters come from the HParams
-plugin (``SummaryWriter.add_hparams``), which PyTorch and tensorboardX write into a folder below the run's own, or
-from a file ``hparams.yaml`` beside the events, as Lightning writes it.
+plugin (``SummaryWriter.add_hparams``), whose data PyTorch and tensorboardX write into a folder below the run's own, or
+from a file ``hparams.yaml`` beside the event files, as written by Lightning.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_tensorboard(root: Path) -> list[PastRun]:
 
 @dataclass
 class _FolderLog:
-    """The content of the event files in one folder."""
+    """The combined content of the event files in one folder."""
 
     values: dict[str, Any] = field(default_factory=dict)
     scalars: dict[str, dict[int, tuple[float, float]]] = field(
@@ -94,7 +94,7 @@ def _read_folder(folder: Path) -> _FolderLog:
         except (ValueError, yaml.YAMLError) as error:
             raise EvidenceError(f"cannot read {yaml_file}: {error}") from error
         log.values |= said if isinstance(said, dict) else {}
-    # a resumed run continues in another file: repeated steps replace the earlier ones
+    # a resumed run continues in another file; repeated steps replace the earlier values
     for path in sorted(path for path in folder.iterdir() if "tfevents" in path.name):
         for content in _records(path):
             try:
@@ -105,7 +105,7 @@ def _read_folder(folder: Path) -> _FolderLog:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file in order, up to one that a crash truncated."""
+    """Yield the records of a file in order, stopping at a record that a crash truncated."""
     content, place = path.read_bytes(), 0
     while place + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, place)
@@ -139,7 +139,7 @@ def _take_event(log: _FolderLog, content: bytes) -> None:
 
 
 def _scalar(value: dict[int, list[Any]]) -> float | None:
-    """Return ``simple_value`` (2), or a ``tensor`` (8) of one number; None for images, histograms and text."""
+    """Return ``simple_value`` (2), or a ``tensor`` (8) of one element; None for images, histograms and text."""
     if 2 in value:
         return float(struct.unpack("<f", value[2][-1])[0])
     if 8 not in value:
@@ -182,7 +182,7 @@ def _plain(value: dict[int, list[Any]]) -> Any:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """Return a message's fields by number: integers for varints, bytes for all else (protobuf.dev, "Encoding")."""
+    """Return a message's fields by number: integers for varints, bytes otherwise (protobuf.dev, "Encoding")."""
     found: dict[int, list[Any]] = defaultdict(list)
     place = 0
     while place < len(message):
@@ -199,7 +199,7 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
         elif kind == 5:
             value, place = message[place : place + 4], place + 4
         else:
-            raise IndexError(f"a field of the unknown kind {kind}")
+            raise IndexError(f"a field of unknown kind {kind}")
         if place > len(message):
             raise IndexError("a field that extends beyond its message")
         found[number].append(value)

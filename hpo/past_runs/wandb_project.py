@@ -1,7 +1,7 @@
-"""Runs of Weights & Biases: from a project through its API, or from exported CSV files.
+"""Reads runs of Weights & Biases, from a project through the API or from exported CSV files.
 
-Through the API (``wandb.Api().runs``, docs.wandb.ai, "Public API") a run has its config, its summary and its whole
-history, not only the sample that charts show. The key comes from ``wandb login`` or ``WANDB_API_KEY``.
+Through the API (``wandb.Api().runs``, docs.wandb.ai, "Public API"), a run has its config, its summary and its complete
+history, not only the sample that charts show. The API key comes from ``wandb login`` or ``WANDB_API_KEY``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROJECT = re.compile(r"[^/\s]+/[^/\s]+")
 
 
 def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
-    """Return the runs of an exported table or of the project ``ENTITY/PROJECT``; raise EvidenceError if that fails."""
+    """Return the runs of an exported table or of a project ``ENTITY/PROJECT``; raise EvidenceError on failure."""
     if Path(source).is_file() or not _PROJECT.fullmatch(source) or source.endswith(".csv"):
         return csv_tables.read_wandb(Path(source), chart)
     if chart:
@@ -39,7 +39,7 @@ def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
         return read_project(source, wandb.Api())
     except EvidenceError:
         raise
-    except Exception as error:  # errors of its server, the key or the network
+    except Exception as error:  # errors of the W&B server, the API key or the network
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EvidenceError(
             f"cannot read the project {source} of Weights & Biases: {reason}; check the name "
@@ -76,7 +76,7 @@ def _past_run(run: Any) -> PastRun:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield numbers and strings by name; values in a mapping become ``optim.lr``, as in the exported table."""
+    """Yield numbers and strings by name; names in nested mappings are joined (``optim.lr``), as in exported tables."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")
@@ -85,7 +85,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def _number(value: Any) -> float | None:
-    """Return a number from a history, in which W&B gives non-finite values as strings."""
+    """Return a number from a history, where W&B represents non-finite values as strings."""
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -27,14 +27,14 @@ BUDGET_FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Plan:
-    """One launchable run; ``epochs`` and ``seconds`` are 90 % intervals to the target, which a baseline lacks.
+    """One launchable run; ``epochs`` and ``seconds`` to the target are 90 % intervals, or None for a baseline.
 
     ``workers`` counts the ranks of all nodes, ``ranks_per_node`` those of one node (by default as many as needed).
     ``slot_seconds`` is the time that the run may take, and ``chance_in_slot`` the probability that it reaches its
-    target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds the
-    explanation of the plan as plain JSON values (:func:`hpo.planning.placement.planner.explained`), and in
-    ``machine_file`` the path of a user's own machine file. For a fixed budget, ``epochs`` is that budget and ``best``
-    is how good the metric gets within it.
+    target within that time. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds the
+    explanation of the plan as plain JSON values (:func:`hpo.planning.placement.planner.explained`) and, under
+    ``machine_file``, the path of a user's own machine file. For a fixed budget, ``epochs`` is that budget and ``best``
+    is the forecast of the metric within it.
     """
 
     study: str
@@ -87,7 +87,7 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, the form of ``plan.json``."""
+        """Return the plan as a JSON-compatible dictionary, in the format of ``plan.json``."""
 
         def plain(interval: Interval | None) -> dict[str, float] | None:
             return interval.to_dict() if interval else None
@@ -122,7 +122,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """Return the plan from the values of :meth:`to_dict`; files of version 0.1 get the values of that version."""
+        """Return the plan from the values of :meth:`to_dict`; values missing in files of version 0.1 get defaults."""
 
         def interval(name: str) -> Interval | None:
             return Interval(**values[name]) if values.get(name) else None
@@ -156,7 +156,7 @@ DIGITS = 16
 
 
 def folder_name(plan: Plan) -> str:
-    """Return the folder name of a plan, with a digest if the study's name has characters that a path may not have.
+    """Return the folder name of a plan, with a digest if the study's name has characters not allowed in a path.
 
     A name that itself ends like a digest gets one too, so that no study's plans overwrite another's.
     """
@@ -169,7 +169,7 @@ def folder_name(plan: Plan) -> str:
 def planned_job(
     spec: StudySpec, settings: TrainingSettings, global_batch_size: int, epochs: Interval | None
 ) -> TrainingJob:
-    """Return the training of a plan, with a seed that the sweep did not use.
+    """Return the training job of a plan, with a seed that the sweep did not use.
 
     It may train BUDGET_FACTOR times as long as the upper end of the forecast, and at least as long as a trial of the
     sweep. A fixed budget is unchanged.
@@ -216,7 +216,7 @@ def check_plan_workers(job: TrainingJob, workers: int, machine: Machine, nodes: 
 
 
 def read_plan(path: Path) -> Plan:
-    """Read the plan in a folder of ``hpo plan``, or its ``plan.json``; raise :class:`PlanError` if there is none."""
+    """Read the plan in a folder from ``hpo plan``, or its ``plan.json``; raise :class:`PlanError` if there is none."""
     file = path / "plan.json" if path.is_dir() else path
     try:
         return Plan.from_dict(json.loads(file.read_text(encoding="utf-8")))

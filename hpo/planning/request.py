@@ -26,15 +26,15 @@ Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
 
 MOST_WORKERS = 10**6
 LARGEST_BATCH = 10**8
-"""In samples: hundreds of times the largest batch ever trained. Larger ones can be split in very many ways."""
+"""In samples: hundreds of times the largest batch ever trained. Larger batches can be split in very many ways."""
 MOST_HOURS = 1e6
 
 
 def _about(description: str, **rules: Any) -> dict[str, Any]:
     """Return the metadata of a field.
 
-    ``ge``, ``gt``, ``le`` and ``lt`` bound a number; ``choices`` lists all allowed values; ``registry`` has them as
-    names. ``unit`` is the placeholder of the value in the command line's help, and ``option`` is the field's name
+    ``ge``, ``gt``, ``le`` and ``lt`` bound a number; ``choices`` lists all allowed values; ``registry`` holds them as
+    its names. ``unit`` is the placeholder of the value in the command line's help, and ``option`` is the field's name
     there, if different.
     """
     return {"description": description, **rules}
@@ -42,7 +42,7 @@ def _about(description: str, **rules: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """A request for a plan; a field that is None is chosen, or taken from the study's ``full_scale`` section.
+    """A request for a plan; fields left as None are chosen, or taken from the study's ``full_scale`` section.
 
     - ``machine``: a name that ``hpo machines`` lists, the path of a machine's YAML file, or a :class:`Machine`.
     - ``nodes``, ``workers`` (processes over all nodes), ``ranks_per_node``: whole numbers of at least 1.
@@ -52,7 +52,7 @@ class PlanRequest:
     - ``minimise``: "time", "accelerator_hours" or "energy"; None: the time, or the accelerator hours with a deadline.
     - ``deadline_hours``: hours within which the target must be reached, with the probability ``chance``;
       ``slot_hours``: hours within which it should be.
-    - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
+    - ``cost``: the cost of a sample of the workload: a name in ``hpo.planning.timing.costs``, the path of a file,
       or the figures; None: the cost that the study measured.
     - ``node_failure_hours``: mean hours between failures of one node; None: failures are ignored.
     - ``launcher``: how the plan is started, one of :data:`hpo.planning.schedulers.SCHEDULERS`; None: the machine's own
@@ -115,7 +115,7 @@ class PlanRequest:
     deadline_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Deadline; makes the cheapest plan that meets it.",
+            "Deadline; the cheapest plan that meets it is chosen.",
             gt=0,
             le=MOST_HOURS,
             unit="HOURS",

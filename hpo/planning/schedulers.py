@@ -1,4 +1,4 @@
-"""The registry of schedulers: each is described here once, with everything except the text of its scripts.
+"""The registry of schedulers, which describes each scheduler once, except for the text of its scripts.
 
 The text of its scripts is in the module that ``rule`` names. Machine files, plans, ``hpo launch``, ``hpo run --on``,
 the web service and tests read these descriptions.
@@ -19,14 +19,14 @@ class SchedulerDescription:
         rule: what makes its scripts, as ``module:attribute``. Called with a :class:`hpo.planning.launchers.run.Run`, it
             returns a :class:`hpo.planning.launchers.script.Scheduler`, or the whole script if that is not bash. If it
             ``sweeps``, it is also called with a slot of a sweep.
-        about: what it is.
+        about: a short description.
         source: its manual.
         program: the command that submits a script; empty if there is none.
         reads_script: whether this command reads the script from standard input rather than taking its name.
         account: the option for the account.
         partition: the option for the partition.
-        hands_on: whether jobs inherit the environment of the submission; others get it by ``-v NAME=VALUE,...``.
-        submits: what submits a folder if no program does, as ``module:attribute``; it returns the job's number.
+        hands_on: whether jobs inherit the submitter's environment; if not, ``-v NAME=VALUE,...`` passes it on.
+        submits: the function that submits a folder if no program does, as ``module:attribute``; returns the job ID.
         script: the name of the script.
         backend: the default backend.
         sweeps: whether ``hpo run --on`` accepts it.
@@ -72,7 +72,7 @@ SCHEDULERS: PluginRegistry[SchedulerDescription] = PluginRegistry(
         "lsf": SchedulerDescription(
             rule=f"{_FILES}.lsf:scheduler",
             about="LSF with IBM's job step manager",
-            source="IBM's reference of bsub and jsrun",
+            source="IBM's reference for bsub and jsrun",
             program=("bsub",),
             reads_script=True,
             account="-P",
@@ -110,7 +110,7 @@ SCHEDULERS: PluginRegistry[SchedulerDescription] = PluginRegistry(
         ),
         "ray": SchedulerDescription(
             rule=f"{_FILES}.ray_jobs:script",
-            about="a job of a Ray cluster",
+            about="a job on a Ray cluster",
             source="the manual of ray job submit",
             submits=f"{_FILES}.ray_jobs:submit",
             script="launch.py",

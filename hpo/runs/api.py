@@ -1,4 +1,4 @@
-"""The functions of the Python interface, exported by ``import hpo`` and used by the command line.
+"""The functions of the Python interface, which ``import hpo`` exports and the command line uses.
 
 They are typed and re-entrant, without global state. ``storage`` is a database URL or the path of an SQLite file.
 """
@@ -99,14 +99,14 @@ def to_optuna(
 ) -> optuna.Study:
     """Return the study as an in-memory :class:`optuna.Study`, for Optuna's plots, importances and dashboards.
 
-    ``study`` is what :func:`read_study` or :func:`run_study` returned, or the name of a study in ``storage``. It
-    minimises the epochs to target; its parameters are the tuned settings and ``global_batch_size``, or only the
-    settings if ``global_batch_size`` picks one rung. Intermediate values are the target metric by optimizer step, at
-    most ``points`` of them per trial; the seed, epochs, seconds, reason and state of a training are in ``user_attrs``.
-    Only a training that reached the target is COMPLETE; with ``count_missed``, one that ended without reaching it is
-    COMPLETE too, with the epochs of the longest training at its batch size as its value. Raises :class:`ExportError` if
-    Optuna is not installed, :class:`StudyNotFoundError` for a name that the storage lacks, and :class:`EvidenceError`
-    for a batch size that no trial has.
+    ``study`` is the result of :func:`read_study` or :func:`run_study`, or the name of a study in ``storage``. The
+    Optuna study minimises the epochs to target. Its parameters are the tuned settings and ``global_batch_size``, or
+    only the settings if ``global_batch_size`` picks one rung. Intermediate values are the target metric by optimizer
+    step, at most ``points`` of them per trial; the seed, epochs, seconds, reason and state of a trial are in
+    ``user_attrs``. Only a trial that reached the target is COMPLETE. With ``count_missed``, a trial that ended without
+    reaching it is COMPLETE too, with the epochs of the longest trial at its batch size as its value. Raises
+    :class:`ExportError` if Optuna is not installed, :class:`StudyNotFoundError` if the storage has no study of this
+    name, and :class:`EvidenceError` for a batch size that no trial has.
     """
     result = read_study(study, storage) if isinstance(study, str) else study
     with open_store(result.storage, create=False) as store:
@@ -141,7 +141,7 @@ def launch(
     progress: Progress | None = None,
     max_restarts: int = RUN_RESTARTS,
 ) -> list[TrainingOutcome]:
-    """Run a plan on this machine, once for each seed; return the outcomes (:func:`hpo.runs.launches.launch_here`).
+    """Run a plan on this machine, once for each seed, and return the outcomes (:func:`hpo.runs.launches.launch_here`).
 
     A run that loses a worker resumes from its last checkpoint. Raises :class:`LaunchError` if the processes end without
     an outcome, and :class:`PlanError` if the batch cannot be split over ``workers``.
@@ -168,7 +168,7 @@ def record(
     nodes: int | None = None,
     workers: int | None = None,
 ) -> Outcome:
-    """Store the report that a plan's script wrote, on whatever machine it ran (:func:`hpo.runs.launches.record`)."""
+    """Store the report that a plan's script wrote, whichever machine it ran on (:func:`hpo.runs.launches.record`)."""
     return launches.record(plan, outcome, storage, backend=backend, nodes=nodes, workers=workers)
 
 

@@ -78,8 +78,8 @@ def ask_tell(
                             break
 
     The trials are the same as those of ``hpo run``, with the ladder, sampler, repetitions, stopping rules and budget of
-    the study. Any number of threads and processes may ask at once; a trial whose process dies is handed out again when
-    its lease of ``lease_seconds`` has ended. Close the study after use, or use it as a context manager. Raises
+    the study. Any number of threads and processes may ask at once. A trial whose process dies is handed out again once
+    its lease of ``lease_seconds`` has expired. Close the study after use, or use it as a context manager. Raises
     :class:`SpecError` for an invalid study, and :class:`TuningError` if a worker runs the study.
     """
     spec = spec if isinstance(spec, StudySpec) else load_study(spec)

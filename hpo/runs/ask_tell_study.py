@@ -1,9 +1,10 @@
-"""Ask and tell for a study in the database: gives its trials to clients that ask, and stores their results.
+"""Ask and tell for a study in the database: hands out its trials to clients that ask, and stores their results.
 
 Each trial is held under its own lease (``storage.statements.trial_leases``). Its holder reports while it trains, and
-may vanish at any moment. Then the trial goes back into the queue, and the next client that asks trains it, from its
-checkpoint if that is readable. After ``LOST_HOLDERS`` lost holders the trial counts as failed, because it may be what
-kills them. All state is in the database: several processes may serve one study, and a restarted one continues.
+may disappear at any time. If it does, the trial goes back into the queue, and the next client that asks trains it, from
+its checkpoint if that is readable. After ``LOST_HOLDERS`` lost holders the trial counts as failed, because the trial
+itself may be what kills them. All state is in the database: several processes may serve one study, and a process that
+restarts continues where it stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trainers.report import ConvergencePoint as ReportedPoint
 from trainers.report import TrainingOutcome
 
 WAIT_SECONDS = 1.0
-"""Seconds until a client should ask again while all remaining trials depend on running ones."""
+"""Seconds after which a client should ask again while all remaining trials depend on running ones."""
 
 LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks for holders that stopped responding."""
@@ -42,26 +43,27 @@ EVENT_SECONDS = 5.0
 """Minimum number of seconds between two entries in a study's log that count its trials."""
 
 ATTEMPTS = 8
-"""How many times an ask retries if other clients took the trial first."""
+"""How often a request for a trial is retried if other clients took the trial first."""
 
 
 class AskTellStudy:
-    """One study in ask-and-tell mode; threads may share it. Errors of the store are passed on unchanged."""
+    """One study in ask-and-tell mode; threads may share it. Errors from the store are passed on unchanged."""
 
     def __init__(self, store: Store, study: Study) -> None:
         self._store, self.study = store, study
         self._spec = stored_spec(study)
         self._sweep = AskedSweep(self._spec, study, store)
         self._lock = threading.RLock()
-        # holders could not renew their leases while no process served the study: give them one lease period to return
+        # holders could not renew their leases while no process served the study, so they get one lease period to return
         held = store.leased_trials(study.id)
         self._expiring_from = time.monotonic() + max((each.seconds for each in held), default=0.0)
         self._looked_at = self._told_at = 0.0
         self._told: Counter[str] = Counter()
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """Return a trial under a lease, the same trial for the same key. Raises :class:`storage.errors.Conflict` if a
-        worker runs the study or the study was cancelled, and :class:`TuningError` if its first trials all failed.
+        """Return a trial under a lease; the same key always gets the same trial. Raises
+        :class:`storage.errors.Conflict` if a worker runs the study or the study was cancelled, and :class:`TuningError`
+        if its first trials all failed.
         """
         with self._lock:
             study = self._store.study_by_id(self.study.id)
@@ -111,8 +113,8 @@ class AskTellStudy:
         state: str | None = None,
         reason: str = "",
     ) -> Trial:
-        """Store a trial's last points and how it ended, given by outcome, state or points; only the first end reported
-        counts.
+        """Store a trial's last points and how it ended, as given by outcome, state or points; later reports of its end
+        are ignored.
 
         Raises :class:`TuningError` for a state that is not final or contradicts the points, and for an end without any
         evaluation.
@@ -143,7 +145,7 @@ class AskTellStudy:
         """Raise :class:`TuningError` for points that do not continue a curve of this trial."""
         held = self._store.leased_trial(self.study.id, key)
         if held is None or held.trial.number != number:
-            return  # the write raises the error
+            return  # the write itself raises the error
         before = self._store.point_before(held.trial.id, points[0].step)
         changing = self._spec.program is not None or (
             held.trial.settings["batch_control"] != "constant"
@@ -256,7 +258,7 @@ class AskTellStudy:
         return Asked(number=held.trial.number, job=self._sweep.job(held.trial))
 
     def _expire(self) -> None:
-        """Take back the trials of holders that stopped responding."""
+        """Take back trials whose holders stopped responding."""
         now = time.monotonic()
         if now < self._expiring_from or now - self._looked_at < LOOK_SECONDS:
             return
@@ -277,13 +279,13 @@ class AskTellStudy:
         return Asked(ended=True, message=study.message or f"study {study.name!r} is {study.state}")
 
     def _spent(self) -> Asked:
-        """End a study whose budget is spent: running trials go back into the queue with their next report."""
+        """End a study whose budget is used up; running trials go back into the queue at their next report."""
         if not any(trial.state is TrialState.RUNNING for trial in self._sweep.trials):
             self._finish(self._sweep.spent)
         return Asked(ended=True, message=self._sweep.spent)
 
     def _conclude(self) -> Asked | None:
-        """Finish the study and return the answer if all of its trials have ended; else return None."""
+        """Finish the study and return the answer if all of its trials have ended; otherwise return None."""
         if not self._sweep.complete:
             return None
         batch = self._spec.race_batch

@@ -1,4 +1,4 @@
-"""Checks whether a study can run here: its workload, its data, and the plan that it asks for."""
+"""Checks whether a study can run here: its workload, its data, and the plan that it requests."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
 
 
 def trainings_tell_memory(spec: StudySpec) -> bool:
-    """Return whether trainings report their memory use: PyTorch trainings do, and so do programs that measure it."""
+    """Return whether trials report their memory use: PyTorch trials do, and so do programs that measure it."""
     return (
         spec.workload not in WORKLOADS or WORKLOADS[spec.workload].needs_torch or bool(spec.program)
     )
 
 
 def check_full_scale(spec: StudySpec) -> None:
-    """Raise :class:`SpecError` if the full-scale run could not be planned, before anything is trained for it."""
+    """Raise :class:`SpecError`, before anything is trained, if the full-scale run could not be planned."""
     full = spec.full_scale
     if full is None:
         return

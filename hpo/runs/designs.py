@@ -1,8 +1,8 @@
-"""The value of further trainings: their cost against the interval at full scale, for this sweep and for smaller and
-larger ones.
+"""The value of further training runs: compares the cost and the full-scale interval of this sweep with those of smaller
+and larger sweeps.
 
-Each choice sweeps the ladder up to some size with some number of trainings. Its cost is taken from the study's own
-trainings at the same rungs; its interval follows from the laws fitted to these trainings
+Each design sweeps the ladder up to some size with some number of training runs. Its cost is estimated from the study's
+own runs at the same rungs. Its interval follows from the laws fitted to these runs
 (:mod:`hpo.extrapolation.inference.information`), scaled so that the study's own design has the interval of the study's
 forecast.
 """
@@ -42,19 +42,19 @@ from trainers.job import Question
 Rung = tuple[int, Point]
 
 DOUBLINGS = 8
-MOST = 2.0  # largest design, in multiples of the study's own trainings
+MOST = 2.0  # size of the largest design, as a multiple of the study's own number of training runs
 NARROWER = 0.01  # relative narrowing of the interval below which a design gets no row of its own
 TAIL = 1.6448536269514722  # quantile of the normal distribution at the ends of a 90 % interval
 
 
 @dataclass(frozen=True)
 class Design:
-    """A number of trainings over the ladder up to ``largest``, with their cost and expected information.
+    """A number of training runs over the ladder up to ``largest``, with their cost and expected information.
 
-    ``cost`` is in units of one training at full scale, ``hours`` in accelerator hours of this study's workers, None if
-    no training was timed. ``interval`` is the interval of the epochs to target, or of the best metric, at full scale;
-    ``factor`` is the ratio of its ends, in epochs or in the metric's shortfall. ``regret`` is the expected share by
-    which the chosen settings would lengthen the training at full scale. ``own`` marks the study's own design.
+    ``cost`` is in units of one training run at full scale. ``hours`` is in accelerator hours of this study's workers,
+    or None if no run was timed. ``interval`` is the interval of the epochs to target, or of the best metric, at full
+    scale; ``factor`` is the ratio of its ends, in epochs or in the metric's shortfall. ``regret`` is the expected share
+    by which the chosen settings would lengthen the training run at full scale. ``own`` marks the study's own design.
     """
 
     largest: Mapping[str, int]
@@ -82,10 +82,10 @@ class Design:
 
 @dataclass(frozen=True)
 class Designs:
-    """The study's own design and the others, by cost; ``question`` says what the intervals describe.
+    """The study's own design and alternative designs, ordered by cost; ``question`` says what the intervals describe.
 
     ``full_scale`` holds the batch size and the sizes of the forecast. :meth:`worthwhile` returns the designs that no
-    cheaper one matches.
+    cheaper design matches.
     """
 
     study: str
@@ -122,17 +122,18 @@ class Designs:
 
 
 def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
-    """Return the cost of training up to each size and batch of the ladder, and the resulting interval at full scale.
+    """Return the cost of training up to each size and batch size of the ladder, and the resulting interval at full
+    scale.
 
-    ``made`` is the forecast to narrow; default: the study's forecast for full scale. Raises :class:`EvidenceError` if
-    the study has no full scale, or no trial has a result.
+    ``made`` is the forecast to narrow (default: the study's forecast for full scale). Raises :class:`EvidenceError` if
+    the study has no full scale, or if no trial has a result.
     """
     if made is None:
         full = result.spec.full_scale
         if full is None:
             raise EvidenceError(
                 f"study {result.study.name!r} needs a full_scale to estimate what its "
-                f"trainings are worth there; add full_scale: {{global_batch_size: ...}}"
+                f"training runs are worth there; add full_scale: {{global_batch_size: ...}}"
             )
         made = forecast(result, full.global_batch_size)
     if made.posterior is None:
@@ -184,7 +185,7 @@ def design_name(design: Design) -> str:
 
 
 class _Costs:
-    """The cost of a training at a rung: measured if the study trained there, else proportional to its size."""
+    """The cost of a training run at a rung: measured if the study trained there, otherwise proportional to its size."""
 
     def __init__(self, spec: StudySpec, ended: Sequence[Trial], made: StudyForecast) -> None:
         self._spec = spec
@@ -202,13 +203,13 @@ class _Costs:
         self._hours = seconds * workers / 3600 / cost if cost else None
 
     def cost(self, rung: Rung) -> float:
-        """Return the cost of a training, in units of one training at full scale."""
+        """Return the cost of a training run, in units of one run at full scale."""
         if rung in self._of:
             return statistics.fmean(self._cost_of(trial) for trial in self._of[rung])
         return self._share * self._nominal(rung)
 
     def hours(self, rung: Rung) -> float | None:
-        """Return the worker hours of a training; None if no training was timed."""
+        """Return the worker hours of a training run; None if no run was timed."""
         if self._hours is None:
             return None
         timed = [trial.seconds for trial in self._of.get(rung, ()) if trial.seconds]
@@ -221,7 +222,7 @@ class _Costs:
         return (trial.epochs or 0.0) * share / self._full
 
     def _nominal(self, rung: Rung) -> float:
-        """Return the cost of a training over its full length, or over as many epochs as at full scale."""
+        """Return the cost of a training run of full length, or of as many epochs as at full scale."""
         whole = self._spec.question.fixed and self._spec.sizes
         return cost_share_of_sizes(self._spec, rung[1]) if whole else self._sample(rung[1])
 
@@ -230,7 +231,7 @@ class _Costs:
 
 
 class _Scaled:
-    """The intervals, scaled so that the interval of the study's own design equals that of its forecast."""
+    """The intervals of designs, scaled so that the study's own design has the interval of its forecast."""
 
     def __init__(
         self, made: StudyForecast, told_by: TrainingInformation, own: Sequence[float]
@@ -283,7 +284,7 @@ class _Scaled:
 def _choices(
     spec: StudySpec, rungs: Sequence[Rung]
 ) -> Iterator[tuple[Mapping[str, int], list[bool]]]:
-    """Return the ladder up to each of its combinations of sizes, or, if only the batch size varies, up to each batch
+    """Return the ladder up to each of its combinations of sizes or, if only the batch size varies, up to each batch
     size.
     """
     if not spec.sizes:
@@ -302,7 +303,9 @@ def _choices(
 def _shared_out(
     spec: StudySpec, rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int
 ) -> list[float]:
-    """Distribute trainings over the rungs: one each, the rest in proportion to one over the square root of the cost."""
+    """Distribute training runs over the rungs: one for each rung, the others in inverse proportion to the square root
+    of the cost.
+    """
     weights = [
         share_weight(spec, point) if each else 0.0
         for (_, point), each in zip(rungs, chosen, strict=True)

@@ -1,7 +1,7 @@
-"""Stores fitted laws, so that a study's posterior is available at once after a restart.
+"""Stores fitted laws, so that a study's posterior is available immediately after a restart.
 
 The particles are stored as text: NumPy's own format without pickles, encoded in base64. Their model follows from the
-evidence, and a fit is valid only for the evidence that it was computed from, which a fingerprint identifies.
+evidence. A fit is valid only for the evidence that it was computed from, which a fingerprint identifies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from storage.errors import StoreError
 from storage.store import Store
 
 FORM = 2
-"""Format version; increase it if the stored content changes, or the way in which a fit follows from its evidence."""
+"""Format version; increase it if the stored content changes, or the way in which a fit is computed from its
+evidence.
+"""
 LARGEST = 16_000_000
-"""Longest stored fit in characters; a longer one is refitted each time."""
+"""Maximum length of a stored fit in characters; a longer one is fitted again each time."""
 _PLACES, _RESIDUALS, _NOTE, _MODEL = "=places", "=residuals", "=note", "=model"
 
 
 def fit_fingerprint(evidence: Evidence) -> str:
-    """Return a fingerprint of a fit's inputs: the evidence, to the last digit, and the release that does the fit."""
+    """Return a fingerprint of a fit's inputs: the evidence in full precision, and the release that computes the fit."""
     text = f"{FORM} {version('largebatch')} {evidence!r}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -70,7 +72,7 @@ def pack_fit(posterior: Posterior) -> str:
 
 
 def unpack_fit(content: str, evidence: Evidence) -> Posterior | None:
-    """Unpack the output of :func:`pack_fit` for the evidence that it was fitted to; return None for anything else."""
+    """Unpack the output of :func:`pack_fit` for the evidence that it was fitted to; return None for any other text."""
     try:
         with np.load(
             io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False
@@ -87,6 +89,6 @@ def unpack_fit(content: str, evidence: Evidence) -> Posterior | None:
 
 
 def _kind(model: PosteriorModel) -> str:
-    """Return a name that tells the model apart from other models of the same evidence."""
+    """Return a name that distinguishes the model from other models of the same evidence."""
     laws = ",".join(f"{law.name}:{type(law).__name__}" for law in model.laws)
     return f"{'descent' if model.descent else 'general'} {laws}"

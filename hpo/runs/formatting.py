@@ -1,4 +1,4 @@
-"""Formats numbers, names and intervals for the terminal, figures and pages."""
+"""Formats numbers, names and intervals for the terminal, figures and web pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KIND_NAMES = {
 
 
 def format_number(value: Any) -> str:
-    """Format with three significant digits, large numbers in full with separators; "" for None."""
+    """Format a number with three significant digits, but large numbers in full with separators; return "" for None."""
     if value is None:
         return ""
     if not isinstance(value, float):
@@ -37,7 +37,7 @@ def format_number(value: Any) -> str:
 
 
 def format_interval(ends: Interval | None) -> str:
-    """Format as ``36.2 (22.6 to 152)``: the median and the ends of the 90 % interval; "" for None."""
+    """Format an interval as ``36.2 (22.6 to 152)``: the median and the ends of the 90 % interval; "" for None."""
     return (
         f"{format_number(ends.median)} ({format_number(ends.low)} to {format_number(ends.high)})"
         if ends
@@ -46,13 +46,15 @@ def format_interval(ends: Interval | None) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Format as ``26 %``; only exactly 0 and 1 are written as 0 % and 100 %."""
+    """Format a share as ``26 %``; only exactly 0 and 1 are written as 0 % and 100 %."""
     whole = round(100 * share)
     return "<1 %" if whole == 0 < share else ">99 %" if whole == 100 and share < 1 else f"{whole} %"
 
 
 def forecast_remarks(forecast: Forecast) -> list[tuple[str, str]]:
-    """Return what a forecast says besides settings, epochs and trust: names and texts, in reading order."""
+    """Return the remarks of a forecast besides its settings, epochs and trust, as pairs of name and text in reading
+    order.
+    """
     critical = forecast.critical_batch
     needed = "the epochs" if forecast.best is None else "the shortfall"
     chances = [
@@ -110,12 +112,14 @@ def forecast_remarks(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def setting_words(name: str) -> str:
-    """Return the name of a setting in words."""
+    """Return the name of a setting in plain words."""
     return name.replace("_", " ")
 
 
 def setting_with_unit(name: str) -> str:
-    """Return an axis title for a setting: ``learning rate (per update)``; a unit is not repeated."""
+    """Return an axis title for a setting, ``learning rate (per update)``; a unit that the name contains is not
+    repeated.
+    """
     known = TrainingSettings.__dataclass_fields__.get(name)
     unit = known.metadata.get("unit", "1") if known else "1"
     return (
@@ -126,17 +130,17 @@ def setting_with_unit(name: str) -> str:
 
 
 def format_answer(question: Question, need: float) -> str:
-    """Format a training's result in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
+    """Format a trial's result in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
     return f"{question.told(need):.4g}" if question.fixed else f"{need:.2f}"
 
 
 def format_metric_interval(ends: Interval) -> str:
-    """Format as ``0.9213 (0.9098 to 0.9301)``: metrics near 1 differ only in later digits."""
+    """Format an interval of a metric as ``0.9213 (0.9098 to 0.9301)``: metrics near 1 differ only in later digits."""
     return f"{ends.median:.4g} ({ends.low:.4g} to {ends.high:.4g})"
 
 
 def format_target(metric: str, threshold: float | None, higher_is_better: bool) -> str:
-    """Format as ``top1 ≥ 0.96``, or as ``best top1`` without a threshold."""
+    """Format a target as ``top1 ≥ 0.96``, or as ``best top1`` without a threshold."""
     if threshold is None or abs(threshold) >= NEVER:
         return f"best {metric}"
     return f"{metric} {'≥' if higher_is_better else '≤'} {threshold:g}"

@@ -2,12 +2,12 @@
 
 - fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the log epochs that a setting explains
   on its own, over the whole search space, according to a random forest.
-- PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how much a setting's values in the best trainings differ
-  from its values in all trainings. The best are the best tenth, but at least five, without any that missed the target.
+- PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how much a setting's values in the best trials differ from
+  its values in all trials. The best trials are the best tenth, but at least five, and all reached the target.
 
-Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without reaching the
-target counts with the epochs of the longest training at its batch size, because its failure says something about its
-settings. For a fixed budget, the logarithm of the metric's shortfall takes the place of the epochs
+Both are computed by ``optuna.importance`` and add up to 1 over the settings. A trial that ended without reaching the
+target counts with the epochs of the longest trial at its batch size, because its failure says something about its
+settings. For a fixed budget, the logarithm of the metric's shortfall takes the place of the log epochs
 (:meth:`trainers.job.Question.need`). Over all batch sizes, the batch size counts as a setting too; a setting whose best
 value changes with the batch size then has a smaller share than at each single batch size.
 """
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     import optuna
 
 LEAST_TRIALS = 8
-"""Number of trainings that must have ended at a batch size, two of them at the target, before importances are
+"""Minimum number of trials that must have ended at a batch size, two of them at the target, for importances to be
 computed.
 """
 LEAST_REACHED = 2
 BEST_SHARE, LEAST_BEST = 0.1, 5
 TREES, SEED = 32, 0
-"""The size and seed of fANOVA's random forest; the same trials give the same shares."""
+"""The size and seed of fANOVA's random forest; the same trials always give the same shares."""
 MOST_TRIALS = 128
-"""Maximum number of trainings from which fANOVA is computed, evenly spaced in their order: 500 take ten seconds."""
+"""Maximum number of trials from which fANOVA is computed, evenly spaced in their order; 500 trials take ten seconds."""
 
 
 @dataclass(frozen=True)
 class Importances:
-    """Importances of the tuned settings at one batch size; ``global_batch_size`` is None for all together.
+    """Importances of the tuned settings at one batch size; ``global_batch_size`` is None for all batch sizes together.
 
-    ``fanova`` and ``ped_anova`` hold the share of each setting, between 0 and 1, with the sum 1, or all 0 if no setting
-    made a difference; ``trials`` is the number of trainings that they were computed from.
+    ``fanova`` and ``ped_anova`` hold the share of each setting, between 0 and 1. The shares add up to 1, or are all 0
+    if no setting made a difference. ``trials`` is the number of trials that they were computed from.
     """
 
     global_batch_size: int | None
@@ -63,7 +63,8 @@ class Importances:
 
 
 def importances(result: StudyResult) -> tuple[Importances, ...]:
-    """Return the importances over all batch sizes, then at each with enough trainings; empty if none has enough.
+    """Return the importances over all batch sizes, then at each one with enough trials; empty if no batch size has
+    enough.
 
     Raises :class:`ExportError` if Optuna is not installed.
     """
@@ -71,7 +72,7 @@ def importances(result: StudyResult) -> tuple[Importances, ...]:
 
 
 def importance_order(found: Sequence[Importances]) -> list[str]:
-    """Return the settings, and the batch size if it counts as one, most important first, by fANOVA over all batch
+    """Return the settings, and the batch size if it counts as one, by decreasing fANOVA importance over all batch
     sizes.
     """
     order: dict[str, float] = {}
@@ -105,7 +106,7 @@ def _of_study(
     if min(needs) == max(needs) or not names:
         nothing = dict.fromkeys(names, 0.0)
         return Importances(batch, len(trials), nothing, nothing)
-    # trainings that tie with the last would count among the best too, possibly all of them
+    # trials that tie with the last of the best would count as best too, possibly all of them
     below = sum(need < max(needs) for need in needs)
     best = min(max(math.ceil(BEST_SHARE * len(trials)), LEAST_BEST), answered, below)
     fanova = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=SEED)
@@ -124,7 +125,7 @@ def _evenly(trials: Sequence[optuna.trial.FrozenTrial]) -> list[optuna.trial.Fro
 
 
 def _need(trial: optuna.trial.FrozenTrial, question: Question) -> float:
-    """Return a training's epochs, or its metric's shortfall, from its value in Optuna."""
+    """Return a trial's epochs, or its metric's shortfall, from its value in Optuna."""
     value = float(trial.values[0])
     return (question.shortfall(value) or LEAST_SHORTFALL) if question.fixed else value
 
@@ -134,8 +135,8 @@ def _with_logarithms(
 ) -> optuna.Study:
     """Return the trials with the logarithm of their need, and of the settings whose domain is logarithmic.
 
-    Optuna's fANOVA integrates over a setting on a linear scale, even if its distribution is logarithmic; for rates from
-    0.001 to 1, almost only those above 0.1 would count.
+    Optuna's fANOVA integrates over a setting on a linear scale even if its distribution is logarithmic; for learning
+    rates from 0.001 to 1, almost only those above 0.1 would count.
     """
     import optuna
     from optuna.distributions import FloatDistribution, IntDistribution

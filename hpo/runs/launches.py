@@ -1,4 +1,4 @@
-"""Launches a plan, here or by its machine's scheduler, and records the outcome."""
+"""Launches a plan, here or through its machine's scheduler, and records the outcome."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def launch_here(
 ) -> list[LaunchReport]:
     """Run a plan on this machine, once for each seed, and store the outcomes if it came from ``storage``.
 
-    ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, which is
-    saved at every evaluation or at the first after ``checkpoint_minutes``, at most ``max_restarts`` times. Raises
-    :class:`LaunchError` if the processes end without an outcome, and :class:`PlanError` if the batch cannot be split
-    over ``workers``.
+    ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, at most
+    ``max_restarts`` times. A checkpoint is saved at every evaluation, or at the first one after ``checkpoint_minutes``.
+    Raises :class:`LaunchError` if the processes end without an outcome, and :class:`PlanError` if the batch cannot be
+    split over ``workers``.
     """
     if workers is None and plan.launcher != "local":
         raise PlanError(
@@ -92,7 +92,7 @@ def launch_here(
 
 @contextlib.contextmanager
 def _held(storage: str | None, plan: Plan, seed: int) -> Iterator[None]:
-    """Hold the run of a stored plan."""
+    """Hold a stored plan's run with this seed, so that no other process runs it."""
     if storage is None or plan.id is None:
         yield
         return
@@ -110,9 +110,9 @@ def submit_plan(
 ) -> SubmittedJob:
     """Submit a plan to its machine's scheduler, from a folder that the machine's nodes can read.
 
-    A script that already exists in the folder is used as it is, with its manual changes, unless ``backend`` asks for
-    another. Raises :class:`LaunchError`, which explains how to do it by hand, if the scheduler's command is not
-    available here.
+    A script that already exists in the folder is used as it is, with any manual changes, unless ``backend`` asks for a
+    different one. Raises :class:`LaunchError`, which explains how to submit it by hand, if the scheduler's command is
+    not available here.
     """
     folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
     if backend is not None or not (folder / launch_script_name(plan.launcher)).exists():
@@ -129,9 +129,9 @@ def record(
     nodes: int | None = None,
     workers: int | None = None,
 ) -> Outcome:
-    """Store the report that a plan's script wrote, on whatever machine it ran.
+    """Store the report that a plan's script wrote, whichever machine it ran on.
 
-    ``nodes`` and ``workers`` default to the values at the last start in the report, or else to the plan's.
+    ``nodes`` and ``workers`` default to the values that the report gives for its last start, or else to the plan's.
     """
     if plan.id is None:
         raise PlanError("this plan is not stored; `hpo plan STUDY --output DIR` stores one")

@@ -1,8 +1,8 @@
 """A study held by a lease: only the process that runs it may write to it.
 
 A separate thread renews the lease, so that it lasts however long an evaluation takes. If the thread finds that another
-process took the lease over, or that the study was cancelled, the run must stop; every write checks the lease in its
-own transaction, so that a run which notices late does no harm.
+process took over the lease, or that the study was cancelled, the run must stop. Every write checks the lease in its own
+transaction, so that a run that notices late does no harm.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ LEASE_SECONDS = 30.0
 """Seconds after which another process may take over a study whose lease is not renewed."""
 
 HEARTBEAT_SECONDS = 2.0
-"""Seconds between two renewals; a cancellation is noticed at the next one."""
+"""Seconds between two renewals of a lease; a cancellation is noticed at the next renewal."""
 
 
 def lease_holder_name() -> str:
-    """Return ``host:pid`` of this process."""
+    """Return this process as ``host:pid``."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS) -> Lease:
     """Take the lease of this study, whatever its state; raise :class:`TuningError` if another process runs it.
 
-    The lease of a process that has ended on this machine is taken over without waiting.
+    A lease whose process on this machine has ended is taken over without waiting.
     """
     holder = store.study(study.name).lease_worker
     gone = holder if holder is not None and is_lease_holder_gone(holder) else None
@@ -49,10 +49,10 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
 
 
 class HeldLease(PeriodicThread):
-    """A lease, renewed until it is released; a context manager.
+    """A lease that is renewed until it is released; a context manager.
 
-    ``store`` is the store in which every write checks the lease. ``on_warning`` is called with a message
-    when the lease cannot be renewed or the study's log cannot be written.
+    ``store`` is the store in which every write checks the lease. ``on_warning`` is called with a message when the lease
+    cannot be renewed or the study's log cannot be written.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class HeldLease(PeriodicThread):
 
 
 def is_lease_holder_gone(holder: str) -> bool:
-    """Return whether ``host:pid`` names a process of this machine that has ended."""
+    """Return whether ``host:pid`` names a process that ran on this machine and has ended."""
     host, _, pid = holder.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False

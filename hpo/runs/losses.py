@@ -12,7 +12,7 @@ from trainers.job import HOW_SOON, Question
 
 _PRUNED = TrialState.PRUNED
 LOST = (TrialState.FAILED, TrialState.DIVERGED)
-_LONGEST = 300  # characters of a reason
+_LONGEST = 300  # maximum number of characters of a reason
 
 
 def lost_trials(trials: Sequence[Trial]) -> list[Trial]:
@@ -21,18 +21,18 @@ def lost_trials(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def outcome_words(question: Question) -> str:
-    """Return the outcome of a trial that answered the question, in words."""
+    """Return the words for the outcome of a trial that answered the question."""
     return "trained to the end of its budget" if question.fixed else "reached the target"
 
 
 def constraints_words(trials: Sequence[Trial], question: Question) -> str:
-    """Return `` within the constraints (...)``, with an example of how trials broke them; "" if there are none."""
+    """Return `` within the constraints (...)``, with an example of a violation; "" if the question has none."""
     if not question.constraints:
         return ""
     free = dataclasses.replace(question, constraints=())
     broken = [question.broken(trial) for trial in trials if free.need(trial) is not None]
     example = next(filter(None, broken), "")
-    said = f"; {len(broken)} did so without keeping them, such as: {example}" if example else ""
+    said = f"; {len(broken)} did so but violated them, such as: {example}" if example else ""
     return f" within the constraints ({'; '.join(map(str, question.constraints))}{said})"
 
 
@@ -46,11 +46,11 @@ def lost_trials_advice(question: Question) -> str:
 
 
 def is_lost_study(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
-    """Return whether failures and divergence are why no trial answered the question: they ended at least half of the
-    trials.
+    """Return whether failures and divergence are the reason why no trial answered the question: they ended at least
+    half of the trials.
 
-    Pruned trials do not count, as their end is unknown; trials that have not ended, such as when a budget is spent,
-    count as not lost.
+    Pruned trials do not count, as it is unknown how they would have ended. Trials that have not ended, such as when a
+    budget is used up, count as not lost.
     """
     told = [trial for trial in trials if trial.state is not _PRUNED]
     return (
@@ -62,7 +62,7 @@ def is_lost_study(trials: Sequence[Trial], question: Question = HOW_SOON) -> boo
 def losses_in_words(trials: Sequence[Trial]) -> str:
     """Return the counts and the most common reasons: ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
 
-    Return "" if no trial failed or diverged.
+    The text is "" if no trial failed or diverged.
     """
     counts = Counter(trial.state for trial in lost_trials(trials))
     if not counts:
@@ -89,14 +89,14 @@ def trial_ends_in_words(trials: Sequence[Trial]) -> str:
 
 
 def loss_cause(reason: str) -> str:
-    """Return a trial's reason in one line: what happened, and a program's last output."""
+    """Return the reason why a trial ended in one line: what happened, and the last line of a program's output."""
     first, *more = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason"]
     text = f"{first.partition('; the end of ')[0]}: {more[-1]}" if more else first
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def group_by_cause(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Group trials by the cause of their end, in order of first occurrence, ignoring numbers in the causes."""
+    """Group trials by the reason why they ended, in order of first occurrence, ignoring numbers in the reasons."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(re.sub(r"\d[\w.+-]*", "#", loss_cause(trial.reason)), []).append(trial)
@@ -104,7 +104,9 @@ def group_by_cause(trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def _why(trials: Sequence[Trial], state: TrialState) -> str:
-    """Return the most common reason of the trials in this state; reasons that differ only in numbers count as one."""
+    """Return the most common reason of the trials in this state; reasons that differ only in numbers count as the
+    same.
+    """
     ended = [trial for trial in trials if trial.state is state]
     commonest = max(group_by_cause(ended), key=len)
     count = len(commonest)

@@ -1,7 +1,7 @@
-"""A study in a notebook: its HTML representation, and its progress while it runs.
+"""Shows a study in a notebook: an HTML representation, and its progress while it runs.
 
 It is plain HTML without scripts, style sheets or widgets, so that it looks the same in JupyterLab, VS Code and viewers
-of stored notebooks; its colours are the notebook's own. All names, messages and reasons are escaped.
+of stored notebooks; it uses the notebook's own colours. All names, messages and reasons are escaped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
             f"{escape(format_target(aim['metric'], aim['threshold'], aim['higher_is_better']))}, "
             f"{escape(study['state'])}"
         ),
-        _line(escape(f"{trials['total']} trainings" + (f": {ended}" if ended else ""))),
+        _line(escape(f"{trials['total']} trials" + (f": {ended}" if ended else ""))),
         _line(escape(study["message"])) if study["message"] else "",
         _table(
             [
@@ -83,8 +83,8 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
 
 
 def forecast_html(document: Mapping[str, Any]) -> str:
-    """Return a forecast as HTML, from its document: epochs and settings with their 90 % intervals, and how far to trust
-    it.
+    """Return a forecast as HTML, from its document: epochs and settings with their 90 % intervals, and the level of
+    trust.
     """
     best = document.get("best")
     if best is None:
@@ -138,7 +138,7 @@ class NotebookProgress(Progress):
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
         """Show the progress of the race."""
         ended = sum(trial.state.finished for trial in trials)
-        self._text = f"race: {ended} of {len(trials)} trainings have ended"
+        self._text = f"race: {ended} of {len(trials)} trials have ended"
         self._draw(now=ended == len(trials))
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
@@ -158,13 +158,13 @@ class NotebookProgress(Progress):
 
 
 def notebook_progress() -> Progress:
-    """Return the default progress display: HTML in a notebook's cell, nothing elsewhere."""
+    """Return the default progress display: HTML in a notebook cell, and nothing elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    # only the IPython shell of a kernel has this attribute: a terminal would print the markup
+    # only a kernel's IPython shell has this attribute; a terminal would print the markup
     if getattr(shell, "kernel", None) is None:
         return Progress()
-    # Optuna loads tqdm, which warns once that its bars need widgets; none of them is drawn here
+    # Optuna loads tqdm, which warns once that its progress bars need widgets, but none is drawn here
     with warnings.catch_warnings(), contextlib.suppress(ImportError):
         warnings.simplefilter("ignore")
         importlib.import_module("tqdm.auto")

@@ -1,4 +1,4 @@
-"""A lock on one run of a plan with a seed, so that no other process, here or elsewhere, runs it at the same time."""
+"""A lock on the run of a plan with one seed, so that no other process, here or elsewhere, runs it at the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def held_plan_run(
 ) -> Iterator[None]:
     """Hold the run within the context; raise :class:`LaunchError` if another process runs it.
 
-    A thread renews the hold. A hold is void if its process ran on this machine and has ended; if a process elsewhere
-    stops responding, its hold lasts ``seconds`` more.
+    A thread renews the hold. A hold is void if its process ran on this machine and has ended. If a process elsewhere
+    stops responding, its hold expires ``seconds`` after the last renewal.
     """
     holder = f"{lease_holder_name()}:{threading.get_ident()}"
     other = store.take_plan_run(plan_id, seed, holder, seconds=seconds)
@@ -30,18 +30,18 @@ def held_plan_run(
     if other is not None:
         raise LaunchError(
             f"plan {plan_id} is already running with seed {seed}, in process {other.rpartition(':')[0]}; wait for it, "
-            "or launch another seed"
+            "or launch a different seed"
         )
     try:
         with _Renewal(store, plan_id, seed, holder, seconds):
             yield
     finally:
-        with contextlib.suppress(StoreError):  # it expires by itself
+        with contextlib.suppress(StoreError):  # the hold expires by itself
             store.release_plan_run(plan_id, seed, holder)
 
 
 class _Renewal(PeriodicThread):
-    """Renews the hold on a run."""
+    """A thread that renews the hold on a run."""
 
     def __init__(
         self, store: Store, plan_id: int, seed: int, holder: str, hold_seconds: float
@@ -53,5 +53,5 @@ class _Renewal(PeriodicThread):
 
     def tick(self) -> None:
         """Renew the hold once."""
-        with contextlib.suppress(StoreError):  # tried again at the next tick
+        with contextlib.suppress(StoreError):  # the next tick tries again
             self._take()

@@ -1,7 +1,7 @@
-"""The expected cost of a study, stated before it runs: trials, samples, and hours on this machine.
+"""The maximum cost of a study, computed before it runs: trials, samples, and hours on this machine.
 
-The counts are upper bounds derived from the study file: every trial runs to the end of its budget. Trials that reach
-the target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.
+The counts are upper bounds derived from the study file, for which every trial runs to the end of its budget. Trials
+that reach the target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def study_price(
     """Return an upper bound on the cost of ``spec``; with ``timed``, first time a few updates here for at most
     ``seconds``.
 
-    ``workload`` is the study's workload, if its data are already open. Raises :class:`~hpo.errors.SpecError` if it is
-    not given and cannot be opened.
+    ``workload`` is the study's workload, if its data is already open. Raises :class:`~hpo.errors.SpecError` if the
+    workload is not given and cannot be opened.
     """
     workload = workload or check_workload(spec)
     counted = _counted(spec, workload.train_samples)
@@ -58,11 +58,11 @@ def study_price(
         return counted
     if workload.simulated:
         return replace(
-            counted, reason="its trainings are simulated, at thousands of epochs per second"
+            counted, reason="its trials are simulated, at thousands of epochs per second"
         )
     if spec.workload == PROGRAM:
         return replace(
-            counted, reason="the time that a program takes is known after its first trial"
+            counted, reason="the time that a program takes is known only after its first trial"
         )
     told, reason = _timed(spec, seconds)
     machine = {"CPU": float(local.cores()), "GPU": float(told.pop(ACCELERATORS, 0))}
@@ -125,7 +125,7 @@ def _with_times(
 
 
 def _some_settings(spec: StudySpec) -> TrainingSettings:
-    """Return settings with the lowest value of every tuned number and the first of every choice."""
+    """Return settings with the lowest value of every tuned number and the first value of every tuned choice."""
     return spec.search.settings(
         {
             name: domain.values[0] if isinstance(domain, Categorical) else domain.low

@@ -1,4 +1,4 @@
-"""Progress of a long call, and the texts shared by all displays: the ladder's rows, the time left."""
+"""Progress of a long call, and the texts that all displays share: the rows of the ladder and the time left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Ignores all progress; an interface overrides the methods for what it shows."""
+    """Ignores all progress; a user interface overrides the methods for what it shows."""
 
     def message(self, text: str) -> None:
         """Show one line about the next step."""
@@ -32,13 +32,17 @@ class Progress:
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
     ) -> None:
-        """Show all trials of the sweep after an event, and the last convergence point of running ones, by trial id."""
+        """Show all trials of the sweep after an event; ``running`` has the last convergence point of each running
+        trial, by id.
+        """
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """Show all trials of the race after an event, and the last convergence point of running ones, by trial id."""
+        """Show all trials of the race after an event; ``running`` has the last convergence point of each running trial,
+        by id.
+        """
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
-        """Show an evaluation of a launched plan."""
+        """Show an evaluation from the run of a launched plan."""
 
 
 def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
@@ -69,7 +73,7 @@ def ladder_rows(
         for batch, budget in budgets.items()
     }
     if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
-        # the sampler chooses the rung itself, so no rung has a share
+        # the sampler chooses the rung itself, so no rung has a fixed share of the trials
         asked = dict.fromkeys(sorted(of_rung, key=lambda rung: (rung[1], rung[0])), "")
     for (batch, point), of_them in asked.items():
         rung = of_rung[batch, point]

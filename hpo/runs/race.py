@@ -1,4 +1,4 @@
-"""The race of a study: which settings are trained at the full-scale batch itself, and the result."""
+"""The race of a study: trains a few candidate settings at the full-scale batch size itself and compares the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RacePlan:
-    """The course of a race, or None; a message to show before it begins, and the forecast without it."""
+    """A planned race (None if there is none), the message to show before it starts, and the forecast without it."""
 
     course: RaceCourse | None
     message: str
@@ -37,19 +37,19 @@ class RacePlan:
 def plan_race(
     result: StudyResult, global_batch_size: int, samples: int | None = None, *, forced: bool = False
 ) -> RacePlan:
-    """Return the configurations to race at a batch, chosen without evidence from a race there, so that repeated calls
+    """Choose the configurations to race at a batch size. Evidence from a race there is ignored, so that repeated calls
     agree.
 
-    ``samples`` is how many samples the race may process with the full-scale model; if None, the study's
-    ``budget.race``, or a quarter of the cost of its sweep. There is no race if that is too few for two trainings, or,
-    unless the race is ``forced`` or has begun, if it can save less than it costs. Raises :class:`EvidenceError` if no
-    trial of the study reached its target.
+    ``samples`` is the maximum number of samples that the race may process with the full-scale model. By default it is
+    the study's ``budget.race``, or else a quarter of the cost of its sweep. There is no race if that is too few for two
+    training runs, or if the race would cost more than it can save (unless it is ``forced`` or has already started).
+    Raises :class:`EvidenceError` if no trial of the study reached its target.
     """
     from hpo.tuning.generation.race import FINALISTS, RaceCourse, choose_candidates
 
     most = result.race_samples if samples is None else samples
     made = forecast_without_race(result, global_batch_size)
-    assert made.posterior is not None, "a forecast that was just made has its laws"
+    assert made.posterior is not None, "a new forecast always has its fitted laws"
     begun = any(trial.global_batch_size == global_batch_size for trial in result.raced)
     most_epochs = most / result.train_samples if result.train_samples else 0.0
     candidates = choose_candidates(made.posterior, global_batch_size, most_epochs)
@@ -64,7 +64,7 @@ def plan_race(
         return RacePlan(
             None,
             f"no race {at}: its budget of {format_number(float(most))} samples is {most_epochs:.3g} "
-            f"epochs, too few for two trainings of {candidates.epochs:.3g} epochs; raise "
+            f"epochs, too few for two training runs of {candidates.epochs:.3g} epochs; raise "
             f"budget.race",
             made,
         )
@@ -103,7 +103,7 @@ def run_race_plan(
     storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd | None:
-    """Train the rest of a planned race for the holder of the study's lease; None if there is no race."""
+    """Train the remaining runs of a planned race under the study's lease; return None if there is no race."""
     from hpo.tuning.retry import StorageRetry
     from hpo.tuning.tuner import run_race
 
@@ -140,12 +140,12 @@ def race(
     storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
-    """Race settings of a study at a batch size, by default full scale; return the study with its new trials and
-    forecast.
+    """Race candidate settings of a study at a batch size (default: full scale); return the study with its new trials
+    and forecast.
 
-    The same call continues an interrupted race; a finished race is not run again. ``samples`` is the race's budget;
-    default: the study's own. Raises :class:`EvidenceError` if no trial reached the target or there is nothing to race,
-    and whatever :func:`hpo.run_study` raises.
+    Calling it again continues an interrupted race; a finished race is not repeated. ``samples`` is the race's budget
+    (default: the study's own). Raises :class:`EvidenceError` if no trial reached the target or there is nothing to
+    race, and whatever :func:`hpo.run_study` raises.
     """
     from hpo.tuning.tuner import RayOptions, hold_study_lock
 

@@ -1,13 +1,14 @@
-"""How much a batch that grows during a training saves over a constant one, by the law of the noise scale.
+"""Estimates how much a batch that grows during training saves over a constant one, from the gradient noise scale.
 
 An update with B samples makes 1 / (1 + N / B) of the progress of an update without noise (McCandlish et al.,
-arXiv:1812.06162, equation 2.7). Over the progress p, in updates without noise, with noise scale N(p) and any batch
+arXiv:1812.06162, equation 2.7). Let p be the progress in noiseless updates, and N(p) the noise scale. For any batch
+size B:
 
     updates = integral of (1 + N / B) dp            samples = integral of (B + N) dp        (appendix D there)
 
-For a constant batch these give the hyperbola of the epochs, whose critical batch is the mean of N over p. So the
-measured course of N gives the shape, and the critical batch of the fitted laws the scale: the noise scale predicts only
-the order of magnitude (section 4 there). The batch control itself uses the measured values.
+For a constant batch size, these integrals give the hyperbola of the epochs, whose critical batch size is the mean of N
+over p. So the measured course of N gives the shape, and the critical batch size of the fitted laws gives the scale: the
+noise scale predicts only the order of magnitude (section 4 there). The batch control itself uses the measured values.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from trainers.schedules.batch_size import BatchByNoise, batch_factor
 Array: TypeAlias = NDArray[np.float64]
 
 PIECES = 200
-"""Number of pieces of equal progress over which a course is integrated."""
+"""Number of segments of equal progress over which a course is integrated."""
 ROUNDS = 12
-"""Iterations to find the length of a training whose batch depends on its epochs."""
+"""Number of iterations for finding the length of a run whose batch size depends on its epochs."""
 QUANTILES = (-1.645, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.645)
-"""Quantiles of the critical batch, in standard deviations of its logarithm."""
+"""Quantiles of the critical batch size, in standard deviations of its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ class RampSaving:
     def __str__(self) -> str:
         updates, samples = self.updates, self.samples
         return (
-            f"Growing to {self.largest_batch}, the batch is expected to save {updates.median:.0%} "
-            f"({updates.low:.0%} to {updates.high:.0%}) of the updates of a constant batch, "
+            f"Growing to {self.largest_batch}, the batch size is expected to save {updates.median:.0%} "
+            f"({updates.low:.0%} to {updates.high:.0%}) of the updates of a constant one, "
             f"for {samples.median:.0%} "
             f"({samples.low:.0%} to {samples.high:.0%}) more samples."
         )
 
 
 def noise_course(points: Convergence) -> Array | None:
-    """Return a training's measured noise scale at ``PIECES`` points of equal progress; None if not measured."""
+    """Return a run's measured noise scale at ``PIECES`` points of equal progress; None if not measured."""
     known = np.isfinite(points.gradient_noise_scale) & (points.gradient_noise_scale > 0)
     if not known.any():
         return None
@@ -82,7 +83,7 @@ def ramp_saving(
 ) -> RampSaving:
     """Return what the batch control of ``settings`` saves, starting from ``global_batch_size``.
 
-    ``courses`` come from :func:`noise_course`; the training may follow any of them. ``epochs`` is its length.
+    ``courses`` come from :func:`noise_course`, and the run may follow any of them. ``epochs`` is its length.
     """
     spread = np.log(critical_batch.high / critical_batch.low) / (2 * QUANTILES[-1])
     found = [
@@ -105,10 +106,10 @@ def _walked(
     total_samples: float,
     train_samples: int,
 ) -> tuple[float, float, float]:
-    """Return the shares of updates saved and of extra samples, and the last batch."""
+    """Return the shares of updates saved and of extra samples, and the final batch size."""
     true = noise * (critical / noise.mean())
     stays = (1 + true / global_batch_size).sum()
-    length = total_samples / (global_batch_size * stays)  # per piece, in noiseless updates
+    length = total_samples / (global_batch_size * stays)  # of a segment, in noiseless updates
     for _ in range(ROUNDS):
         batches = _batches(noise, true, settings, global_batch_size, length, train_samples)
         length *= total_samples / (length * (batches + true).sum())
@@ -125,7 +126,7 @@ def _batches(
     length: float,
     train_samples: int,
 ) -> Array:
-    """Return the batch in each piece of a course, by the control's own rule."""
+    """Return the batch size in each segment of a course, as the batch control itself would choose it."""
     batches, factor, samples = np.empty(len(noise)), 1.0, 0.0
     for piece, measured in enumerate(noise):
         if settings.batch_control != "noise_scale":

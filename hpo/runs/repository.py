@@ -52,13 +52,13 @@ from trainers.json_text import json_text
 _log = logging.getLogger(__name__)
 DEFAULT_STORAGE = "sqlite:///hpo.db"
 DEFAULT_FOLDER = Path(".hpo")
-"""Default folder for plans and for checkpoints of running trials."""
+"""Default folder for plans, and for checkpoints of running trials."""
 
 
 @contextmanager
 def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
-    """Open the store at a URL, and create a missing one unless ``create`` is false; its errors become errors of the
-    service.
+    """Open the store at a URL, creating a missing one if ``create`` is true; its errors are raised as the service's
+    own.
     """
     try:
         with Store.open(storage, create=create) as store:
@@ -72,9 +72,10 @@ def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
 
 
 def enter_study(store: Store, spec: StudySpec) -> Study:
-    """Return the study of this name, created if new; an existing one must ask for the same kind of trainings.
+    """Return the study with this name, and create it if it is new; an existing study must agree in every key that makes
+    trials comparable.
 
-    A new one is not queued for workers: the caller runs it.
+    A new study is not queued for workers, because the caller runs it.
     """
     try:
         study = store.study(spec.name)
@@ -122,7 +123,7 @@ COMPARABLE = (
     "budget.epochs_per_trial",
     "budget.evaluations_per_epoch",
 )
-"""Keys that must not change when a study is continued; the ladder, the number of trials, seeds and full_scale may."""
+"""Keys that must not change when a study is continued (the ladder, number of trials, seeds and full_scale may)."""
 
 
 def read_result(
@@ -130,7 +131,7 @@ def read_result(
 ) -> StudyResult:
     """Read all stored data of a study, with its newest forecast and the plans made from it.
 
-    ``spec`` is the parsed study file if the caller has it; if None the stored text is parsed.
+    ``spec`` is the parsed study file if the caller has it; if None, the stored text is parsed.
     """
     study = store.study(name)
     spec = spec or stored_spec(study)
@@ -162,15 +163,16 @@ def read_result(
 
 
 def keep_cost(store: Store, study: Study, cost: WorkloadCost) -> None:
-    """Store the cost of a sample of the study's workload, for its plans."""
+    """Store the cost of a sample of the study's workload, which its plans need."""
     if _cost(store, study) != cost:
         store.keep_cost(study.id, records.WorkloadCost(**dataclasses.asdict(cost)))
 
 
 def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
-    """Measure and store the cost of a sample of the study's workload, unless known; return an error message, or "".
+    """Measure and store the cost of a sample of the study's workload, unless it is known; return an error message, or
+    "".
 
-    Plans for other machines need the cost, but the study does not, so an error here does not fail the study.
+    Plans for other machines need the cost but the study itself does not, so an error here does not fail the study.
     """
     from trainers.cost import workload_cost
     from trainers.workloads import load_workload
@@ -198,7 +200,7 @@ def _cost(store: Store, study: Study) -> WorkloadCost | None:
 
 
 def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
-    """Return the samples per epoch of a trial; for a growing batch they come from its evaluations."""
+    """Return the number of samples per epoch of a trial; for a growing batch, it comes from the trial's evaluations."""
     trained = [trial for trial in trials if trial.steps and trial.epochs]
     for trial in trained:
         if trial.settings["batch_control"] == "constant":
@@ -208,7 +210,7 @@ def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
 
 
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:
-    """Return all plans of a study with their outcomes, in order of creation; damaged ones are left out."""
+    """Return all plans of a study with their outcomes, in order of creation, without damaged ones."""
     reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
     runs = []
     for stored in store.plans(study.id):
@@ -220,7 +222,9 @@ def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun
 
 
 def planned_run(store: Store, plan_id: int) -> PlannedRun:
-    """Return the plan of this number with its outcomes and its forecast's reason. Raises :class:`DamagedRow`."""
+    """Return the plan with this number, its outcomes, and the reason given for its forecast. Raises
+    :class:`DamagedRow`.
+    """
     stored = store.plan(plan_id)
     study = store.study_by_id(stored.study_id)
     reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
@@ -312,7 +316,7 @@ def keep_plan(
 
 
 def _is_written(plan: Plan, directory: Path) -> bool:
-    """Return whether a folder holds the plan with its script, which may have been edited since."""
+    """Return whether a folder holds the plan with its script, which may have been edited since it was written."""
     try:
         same = read_plan(directory).to_dict() == plan.to_dict()
     except PlanError:
@@ -323,7 +327,7 @@ def _is_written(plan: Plan, directory: Path) -> bool:
 def keep_outcome(
     store: Store, plan_id: int, seed: int, backend: str, workers: int, launched: LaunchReport
 ) -> Outcome:
-    """Store the outcome of a plan's launch: its result, throughput, and sample images of its model."""
+    """Store the outcome of a plan's launch: its result, its throughput, and sample images from its model."""
     outcome = launched.outcome
     if fault := fault_of_reached(outcome.epochs_to_target, outcome.epochs):
         raise LaunchError(f"the outcome of plan {plan_id}: {fault}")

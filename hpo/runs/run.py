@@ -1,7 +1,7 @@
 """Runs a study that is held by a lease: sweep, race, forecast, plan, validation.
 
-Both `hpo run` and `hpo worker` use it. Whatever ends a run, the study is left in a state from which the next run
-continues: its running trials go back into the queue, its finished ones stay.
+Both `hpo run` and `hpo worker` use it. However a run ends, the next one can continue the study: its running trials go
+back into the queue, and its finished trials are kept.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RunOptions:
 
     ``folder`` holds plans and checkpoints of running trials. An unavailable database is retried for
     ``storage_retry_seconds``. ``stop`` is called often; once it returns true, the study is left in ``stopped_state``.
-    ``check`` tests first whether the study can run here at all. A study that exceeds the memory or disk of its
+    ``check`` first tests whether the study can run here at all. A study that exceeds the memory or disk limits in
     ``limits`` fails.
     """
 
@@ -83,21 +83,21 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The state in which a run left its study, and the forecast that it made."""
+    """The state in which a run left its study, and the forecast that the run made."""
 
     study: Study
     forecast: StudyForecast | None = None
 
 
-class _Stopped(Exception):  # noqa: N818  (not an error)
+class _Stopped(Exception):  # noqa: N818  (it is not an error)
     """Raised when a run finds that it must stop."""
 
 
 def run_held_study(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions) -> RunEnd:
     """Run a study to its end, or until it must stop, and release its lease.
 
-    An error in the study or its trainings marks the study as failed, with the reason, and is raised. Raises
-    :class:`storage.errors.LeaseLost` if another process took the study over, and
+    An error in the study or its trials marks the study as failed, with the reason, and is raised. Raises
+    :class:`storage.errors.LeaseLost` if another process took over the study, and
     :class:`storage.errors.StoreUnavailable` if the database stays unavailable; both leave the study as it is.
     """
     from hpo.tuning.interrupt import Interrupter, WorkInterrupted
@@ -129,7 +129,7 @@ def run_held_study(spec: StudySpec, held: HeldLease, storage: str, options: RunO
 
 
 class _Run:
-    """State shared by the steps of one run."""
+    """The state that the steps of one run share."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Run:
             yield
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
-        """Sweep, then conclude; return the forecast, the state for the study, and a message."""
+        """Run the sweep, then conclude; return the forecast, the new state of the study, and a message."""
         from hpo.tuning.trainings import TrainingsEnding
         from hpo.tuning.tuner import run_sweep
 
@@ -189,7 +189,7 @@ class _Run:
         return made, StudyState.FINISHED, "; ".join(filter(None, (end.message, message)))
 
     def _race(self) -> StudyForecast | None:
-        """Train a few settings at the full-scale batch itself if that is worth its price.
+        """Train a few settings at the full-scale batch size itself if the race can save more than it costs.
 
         If nothing was raced, return the forecast made for that decision, which then serves as the study's forecast.
         """
@@ -200,7 +200,7 @@ class _Run:
             return None
         result = self._read()
         if best_settings(result.swept, self._spec.question) is None or result.searched:
-            return None  # no evidence yet, or the sweep itself trained there
+            return None  # there is no evidence yet, or the sweep itself trained there
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
             plan = plan_race(result, batch)
@@ -226,7 +226,7 @@ class _Run:
     def _raced(self, batch: int) -> str:
         trials = [trial for trial in self._read().raced if trial.global_batch_size == batch]
         states = Counter(str(trial.state) for trial in trials)
-        return f"{len(trials)} trainings at {batch}: {', '.join(f'{n} {state}' for state, n in sorted(states.items()))}"
+        return f"{len(trials)} runs at {batch}: {', '.join(f'{n} {state}' for state, n in sorted(states.items()))}"
 
     def _read(self) -> StudyResult:
         return self._retry(
@@ -234,8 +234,8 @@ class _Run:
         )
 
     def _measure_cost(self) -> None:
-        """Measure the cost of a sample, for plans; this runs in this process, and so only after a trial has shown that
-        the workload trains.
+        """Measure the cost of a sample, for plans; this happens in this process, so only after a trial has shown that
+        the workload can be trained.
         """
         trials = self._retry(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
@@ -247,7 +247,7 @@ class _Run:
                 self._progress.message(said)
 
     def stopped(self) -> tuple[StudyState, str]:
-        """Return the state of a study whose run was stopped, and a message."""
+        """Return the state for a study whose run was stopped, and a message."""
         if self._held.cancelled:
             return (
                 StudyState.CANCELLED,
@@ -269,7 +269,7 @@ class _Run:
         return study
 
     def must_stop(self) -> bool:
-        """Return whether the run must stop; callable from any thread."""
+        """Return whether the run must stop; any thread may call it."""
         return self._held.stopping or bool(self._excess) or self._options.stop()
 
     @property
@@ -288,12 +288,12 @@ class _Run:
             self._count(trials)
 
     def _search_goes_on(self, why: str) -> None:
-        """Report what a search that ends by itself trains next, and why."""
+        """Report what a search that stops by itself will train next, and why."""
         self._progress.message(why)
         self._held.event("search_step", why)
 
     def _told_before(self) -> int:
-        """Return how many trials of the sweep had ended when the run started; -1 if none."""
+        """Return how many trials of the sweep had ended when the run started, or -1 if none had."""
         there = self._retry(lambda: self._store.trials(self._held.study.id))
         return (
             sum(each.state.finished and each.purpose == TrialPurpose.SWEEP for each in there) or -1
@@ -312,10 +312,10 @@ class _Run:
             )
 
     def _conclude(self, known: StudyForecast | None) -> tuple[StudyForecast | None, str]:
-        """Forecast, plan and validate at the full-scale batch; return the forecast and a message.
+        """Forecast, plan and validate at the full-scale batch size; return the forecast and a message.
 
-        ``known`` is the forecast if it was already made. Raises :class:`TuningError` if no trial reached the target
-        because of failures.
+        ``known`` is the forecast if it was already made. Raises :class:`TuningError` if failures are the reason why no
+        trial reached the target.
         """
         from hpo.tuning.trainings import failed_trials_advice
 
@@ -350,7 +350,7 @@ class _Run:
         rules = baseline_plans(result, plan) if full.validate_plan else []
         if full.validate_plan and not rules:
             self._progress.message(
-                f"no rule of thumb to compare with: no training below {full.global_batch_size} "
+                f"no rule of thumb to compare with: no trial below {full.global_batch_size} "
                 f"has settings to scale up that differ from the forecast's"
             )
         for each in (plan, *rules):
@@ -398,7 +398,7 @@ class _Run:
         return kept
 
     def _validate(self, plan: Plan, directory: Path) -> None:
-        """Launch a plan with at least ``LEAST_SEEDS`` new seeds, except for those that were already run."""
+        """Launch a plan with at least ``LEAST_SEEDS`` new seeds, skipping those that were already run."""
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
@@ -461,14 +461,14 @@ def run_study(
 ) -> StudyResult:
     """Sweep, extrapolate, plan and, if the study asks for it, validate; resume an existing study of this name.
 
-    A call that is interrupted returns a result that is not ``complete``; the same call later resumes from the database.
-    A lease ensures that no worker runs the study at the same time. An unavailable database is retried for up to
+    If a call is interrupted, its result is not ``complete``; the same call later resumes from the database. A lease
+    ensures that no worker runs the study at the same time. An unavailable database is retried for up to
     ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it had been interrupted, for example
-    before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell ``progress``
-    its price; 0 skips this. Failed trials are trained again if the program or its command in ``spec`` has changed, and
-    in any case with ``retry_failed``. Raises :class:`SpecError` for a study that cannot be run, :class:`TuningError` if
-    Ray fails, if another process runs the study, or if no trial reached the target because of failures, and
-    :class:`LaunchError` if a validation run fails.
+    before the end of a slot. A study without trials is first timed for at most ``price_seconds``, so that ``progress``
+    can show its price; 0 skips this. Failed trials are trained again if the program or its command in ``spec`` has
+    changed, and always with ``retry_failed``. Raises :class:`SpecError` for a study that cannot be run, and
+    :class:`LaunchError` if a validation run fails. Raises :class:`TuningError` if Ray fails, if another process runs
+    the study, or if failures are the reason why no trial reached the target.
     """
     from hpo.tuning.tuner import RayOptions, hold_study_lock
 
@@ -490,7 +490,7 @@ def run_study(
         held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.asked_trials)
         if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
             progress.price(spec, study_price(spec, workload, seconds=price_seconds))
-        del workload  # its data take memory, and the sweep's trainings open their own
+        del workload  # its data takes up memory, and the sweep's trials open their own
         stack.enter_context(
             trackers_beside(spec.trackers, study, storage, folder / "trackers", progress.message)
         )

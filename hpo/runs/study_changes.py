@@ -21,7 +21,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class DeletedStudy:
-    """The result of deleting a study; ``kept`` holds the folders of its plans that were not deleted."""
+    """The result of deleting a study; ``kept`` lists the folders of its plans that were not deleted."""
 
     name: str
     trials: int
@@ -39,9 +39,9 @@ class DeletedStudy:
 def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -> DeletedStudy:
     """Remove a study from a storage with its trials, curves, forecasts, plans, outcomes and events.
 
-    From ``folder``, in which it was run, its checkpoints, its programs' files and the plans written there are removed;
-    plans written elsewhere are kept. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while the study is
-    running.
+    ``folder`` is the folder in which the study was run: its checkpoints, its programs' files and the plans there are
+    removed, and plans written elsewhere are kept. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while
+    the study is running.
     """
     with _resting(storage, name) as (store, study):
         trials, forecasts, plans = (
@@ -77,7 +77,7 @@ def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -
 
 
 def rename_study(name: str, new: str, storage: str) -> Study:
-    """Rename a study in a storage, and in its stored file; its old name becomes free.
+    """Rename a study in a storage and in its stored file; its old name becomes available again.
 
     Raises :class:`StudyNotFoundError`, :class:`SpecError` for an invalid name, and :class:`TuningError` if the name is
     taken or the study is running.
@@ -89,13 +89,13 @@ def rename_study(name: str, new: str, storage: str) -> Study:
 
 
 def renamed_study_text(study: Study, new: str) -> str:
-    """Return a stored study's file with another name; raise :class:`SpecError` for an invalid name."""
+    """Return a stored study's file with the name replaced; raise :class:`SpecError` for an invalid name."""
     return stored_spec(study).renamed(new).text
 
 
 def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Return whether the second of two study files, as plain values, starts another program, or the same one
-    differently.
+    """Return whether the second of two study files, given as plain values, starts a different program, or the same one
+    in a different way.
     """
     return _start(before) != _start(after)
 
@@ -112,12 +112,12 @@ def _start(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
-    """Open a study that is not running; a study whose process has ended on this machine counts as such."""
+    """Open a study that is not running; a study whose process on this machine has ended counts as not running."""
     with open_store(storage, create=False) as store:
         study = store.study(name)
         if study.lease_worker is not None and is_lease_holder_gone(study.lease_worker):
             store.release_study(
-                take_lease(store, study), StudyState.INTERRUPTED, "its process is gone"
+                take_lease(store, study), StudyState.INTERRUPTED, "its process has ended"
             )
         elif study.state is StudyState.RUNNING and study.for_agents and not _trained(store, study):
             store.set_study_state(

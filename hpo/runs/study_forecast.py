@@ -43,11 +43,11 @@ KEPT_FITS = 8
 """Number of fits cached per process, a few megabytes each: enough for several forecasts and a plan."""
 
 RACE_TRAININGS = 5
-"""Approximate number of trainings in a race."""
+"""Approximate number of training runs in a race."""
 
 SEARCH_TRAININGS = 5
-"""Trainings that a search at the target batch itself takes until it ends: 4.4 in the median over 120 searches
-(benchmarks/search_economy).
+"""Number of training runs after which a search at the target batch size itself ends: 4.4 in the median over 120
+searches (benchmarks/search_economy).
 """
 
 
@@ -60,13 +60,13 @@ def forecast(
 ) -> StudyForecast:
     """Forecast the settings and the epochs to target at a batch size, from all trials of a study.
 
-    The forecast gives the chance of reaching the target within each of ``budgets``, in epochs. Outcomes of earlier
-    plans of this study are evidence like its trials, and the accuracy of earlier forecasts, of this study or others,
-    widens or narrows the interval; outcomes of this study at the same batch size are left out, because the forecast is
+    The forecast gives the probability of reaching the target within each of ``budgets``, in epochs. Outcomes of earlier
+    plans of this study count as evidence, like its trials. The accuracy of earlier forecasts, of this study or others,
+    widens or narrows the interval. Outcomes of this study at the same batch size are left out, because the forecast is
     compared with them. A ``posterior`` must have been fitted without them.
 
-    For a study that asks for the best within a fixed budget, it forecasts the best metric instead of the epochs;
-    ``budgets`` and earlier forecasts do not apply then.
+    For a study that asks for the best metric within a fixed budget, the forecast predicts that metric instead of the
+    epochs; ``budgets`` and earlier forecasts then do not apply.
 
     Raises :class:`EvidenceError` if no trial of the study reached the target or trained to the end of the budget, and
     for a batch size below 1.
@@ -123,7 +123,7 @@ def forecast(
 
 
 def kept_constraints(result: StudyResult) -> KeptConstraints | None:
-    """Return the trials' evidence on the study's constraints; None if it has no constraints."""
+    """Return the evidence from the trials on the study's constraints; None if it has no constraints."""
     spec = result.spec
     if not spec.constraints:
         return None
@@ -131,7 +131,7 @@ def kept_constraints(result: StudyResult) -> KeptConstraints | None:
 
 
 def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:
-    """Return the forecast from all trainings except those of a race at that batch size."""
+    """Return the forecast from all training runs except those of a race at that batch size."""
     others = tuple(
         trial
         for trial in result.trials
@@ -141,7 +141,7 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
 
 
 def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) -> RampSaving | None:
-    """Return what a growing batch saves; None if the batch is constant or no training measured its noise scale."""
+    """Return what a growing batch saves; None if the batch size is constant or no run measured its noise scale."""
     critical = numbers.critical_batch
     if settings.batch_control == "constant" or not result.noise_courses or not result.train_samples:
         return None
@@ -158,7 +158,7 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
 
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:
-    """Return the change that would raise low trust the most; "" if trust is not low or there was a race."""
+    """Return the change that would raise a low trust the most; "" if trust is not low or there was a race."""
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
     if (
@@ -179,7 +179,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
-    """Return a note if a search at the forecast's batch itself would be cheaper than the sweep, else ""."""
+    """Return a note if a search at the forecast's batch size itself would be cheaper than the sweep, or ""."""
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
     if result.spec.sizes:  # in epochs of the full-scale model
         spent = result.swept_samples / result.train_samples if result.train_samples else 0.0
@@ -193,12 +193,12 @@ def direct_search(result: StudyResult, made: StudyForecast) -> str:
         return ""
     if result.spec.sizes:
         return (
-            f"the sweep cost as much as {spent / epochs:.0f} trainings at full scale: a search "
+            f"the sweep cost as much as {spent / epochs:.0f} training runs at full scale: a search "
             f"directly there, by gradient accumulation, takes about {SEARCH_TRAININGS} and is "
             f"cheaper"
         )
     return (
-        f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at "
+        f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} training runs at "
         f"{batch}: a search directly at {batch} (sampler: forecast) takes about "
         f"{SEARCH_TRAININGS} and is cheaper"
     )
@@ -211,7 +211,7 @@ def _duration(seconds: float) -> str:
 def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:
     """Return the outcomes of all forecasts in the storage, except those of this study at this batch size.
 
-    The observed value is the mean of a plan's runs if all reached the target, or all but those that crashed.
+    The observed value is the mean over a plan's runs, if all runs that did not crash reached the target.
     """
     own = (result.study.name, global_batch_size)
     return [
@@ -233,8 +233,8 @@ def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[P
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
     """Return the laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
 
-    Outcomes at ``batches``, the study's full-scale batch if not given, are left out, because a forecast is compared
-    with them. The process caches its last few fits, so the same evidence is not fitted twice.
+    Outcomes at ``batches`` (default: the study's full-scale batch size) are left out, because a forecast is compared
+    with them. The process caches its last few fits, so that the same evidence is not fitted twice.
     """
     evidence = evidence_of_study(result, batches)
     return _fitted(_Fingerprinted(fit_fingerprint(evidence), evidence))
@@ -254,7 +254,7 @@ def _fitted(asked: _Fingerprinted) -> Posterior:
 
 
 def evidence_of_study(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:
-    """Return the evidence for :func:`fit_posterior`."""
+    """Return the evidence that :func:`fit_posterior` uses."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
     spec = result.spec
@@ -269,8 +269,8 @@ def evidence_of_study(result: StudyResult, batches: Collection[int] | None = Non
 
 
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
-    """Return the forecast of the same study at another batch size; raise :class:`PlanError` if its evidence is
-    missing.
+    """Return the forecast of the same study at another batch size; raise :class:`PlanError` if the forecast has no
+    fitted laws.
     """
     if made.source is None:
         raise PlanError(
@@ -282,7 +282,9 @@ def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
 
 
 def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> StudyResult:
-    """Return the result with the forecast for its full-scale batch, if the study has one and its trials allow it."""
+    """Return the result with the forecast for its full-scale batch size, if the study has one and its trials allow
+    it.
+    """
     question = result.spec.question
     if result.spec.full_scale is None or best_settings(result.trials, question) is None:
         return result

@@ -1,12 +1,12 @@
-"""Limits on the memory and disk that a study may use on a worker's machine, watched while it runs.
+"""Limits the memory and disk space that a study may use on a worker's machine, and watches them while it runs.
 
-Memory has two bounds. The kernel's (``RLIMIT_DATA``, setrlimit(2)) applies to each process: an allocation beyond it
-raises a MemoryError, and the trial fails. The sum over all processes of the worker is watched here, because the kernel
-can bound it only with cgroups, which require privileges: if the sum exceeds its limit, the largest process is killed
-and the study ends. Disk use is measured in the study's folders.
+Memory has two limits. The kernel's limit (``RLIMIT_DATA``, setrlimit(2)) applies to each process: an allocation beyond
+it raises a MemoryError, and the trial fails. The sum over all processes of the worker is checked here, because the
+kernel can limit it only with cgroups, which require privileges. If the sum exceeds its limit, the largest process is
+killed and the study ends. Disk use is measured in the study's folders.
 
-Processes are found by an environment variable and by their parents, in any session. Processes that a Ray cluster runs
-on other machines are not seen; without /proc, none are.
+Processes are found by an environment variable and by their parents, whatever their session. Processes that a Ray
+cluster runs on other machines are not found, and none are found without /proc.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Self
 from hpo.tuning.periodic import PeriodicThread
 
 MARK = "HPO_WORKER_PROCESS"
-"""Environment variable that the processes of a worker inherit: the worker's process id."""
+"""Environment variable that the processes of a worker inherit; its value is the worker's process id."""
 LOOK_SECONDS = 1.0
 DISK_SECONDS = 5.0
 SHARE_OF_MEMORY = 0.9
@@ -33,20 +33,20 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 @dataclass(frozen=True)
 class StudyLimits:
-    """Maximum number of bytes of memory for all processes of a study together, and of disk for its folders."""
+    """The maximum bytes of memory for all processes of a study together, and of disk space for its folders."""
 
     memory_bytes: int
     disk_bytes: int
 
     @classmethod
     def of(cls, memory_bytes: int | None, disk_bytes: int | None) -> StudyLimits:
-        """Return the given limits, with defaults for the rest: 90 % of the machine's memory, and 100 GB of disk."""
+        """Return the given limits; those not given default to 90 % of the machine's memory and 100 GB of disk space."""
         memory = memory_bytes or int(SHARE_OF_MEMORY * memory_here())
         return cls(memory, disk_bytes or DISK_BYTES)
 
 
 def memory_here() -> int:
-    """Return the bytes of memory available to processes here: the machine's or the container's."""
+    """Return the bytes of memory available to processes here, as limited by the machine or the container."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # "max" means no limit
@@ -55,8 +55,8 @@ def memory_here() -> int:
 
 
 def bound_process_memory(limits: StudyLimits) -> None:
-    """Bound the memory of this process and of each that it starts from now on."""
-    import resource  # only POSIX has it, and clients read results without it
+    """Limit the memory of this process and of every process that it starts from now on."""
+    import resource  # only POSIX has this module, and clients on other systems also read results
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [each for each in (soft, hard, limits.memory_bytes) if each != resource.RLIM_INFINITY]
@@ -64,7 +64,7 @@ def bound_process_memory(limits: StudyLimits) -> None:
 
 
 class LimitWatch(PeriodicThread):
-    """Watches the limits from a thread; a context manager. ``excess`` says which limit was exceeded, "" for none."""
+    """Watches the limits from a thread; a context manager. ``excess`` names the limit that was exceeded, or is ""."""
 
     def __init__(self, limits: StudyLimits, folders: Sequence[Path]) -> None:
         super().__init__("limits", LOOK_SECONDS)
@@ -73,7 +73,7 @@ class LimitWatch(PeriodicThread):
         self._disk_at = time.monotonic()
 
     def __enter__(self) -> Self:
-        os.environ[MARK] = str(os.getpid())  # processes started from now on inherit it
+        os.environ[MARK] = str(os.getpid())  # inherited by processes started from now on
         return super().__enter__()
 
     def tick(self) -> None:
@@ -114,7 +114,7 @@ def memory_of_worker() -> dict[int, int]:
     ours = {os.getpid()}
     mark, page = f"{MARK}={os.getpid()}\0".encode(), os.sysconf("SC_PAGE_SIZE")
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # ended, or another user's
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended or is another user's
             pid = int(entry.name)
             parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             resident, shared = (entry / "statm").read_text().split()[1:3]

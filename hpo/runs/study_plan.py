@@ -52,7 +52,7 @@ BASELINES = {
     PlanKind.SQRT_SCALING: "sqrt",
     PlanKind.NO_SCALING: "none",
 }
-"""Baselines of a validated forecast: the best swept settings, scaled by these rules."""
+"""The baselines for a validated forecast: the best settings of the sweep, scaled by each of these rules."""
 
 
 def make_plan(
@@ -65,8 +65,8 @@ def make_plan(
     """Return the best launchable plan for a forecast; options left at None are chosen. ``options`` are the fields of
     :class:`PlanRequest`.
 
-    Raises :class:`PlanError` for an unknown option, with the nearest known one, for an unknown machine or cost, and for
-    an impossible plan, with the nearest possible one.
+    Raises :class:`PlanError` for an unknown option (the message names the nearest known one), an unknown machine or
+    cost, and an impossible plan (the error gives the nearest possible one).
     """
     return choose_plan(
         forecast, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
@@ -76,7 +76,7 @@ def make_plan(
 def choose_plan(
     made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = ()
 ) -> tuple[StudyForecast, Plan]:
-    """Return the forecast at the batch size of the best plan, and that plan, which includes the ``notes``."""
+    """Return the best plan with its ``notes``, and the forecast at its batch size."""
     machine, nodes, workers = asked.machine or "local", asked.nodes, asked.workers
     target = machine if isinstance(machine, Machine) else load_machine(machine)
     if (
@@ -150,13 +150,14 @@ def trade_offs(
 ) -> tuple[TradeOff, ...]:
     """Return the Pareto front of time, accelerator hours and epochs (or metric) for a study's run on a machine.
 
-    The front covers the batch sizes that the evidence supports, placements, and settings: the recommended ones at each
-    batch, also with half and twice their learning rate. If None, the machine is that of the study's ``full_scale``, or
-    else this one; ``options`` are the fields of :class:`PlanRequest`, whose batch size, deadline and slot are ignored
-    here. It has at most :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest first.
+    The front compares the batch sizes that the evidence supports, the possible placements, and at each batch size the
+    recommended settings with 0.5, 1 and 2 times their learning rate. The machine defaults to that of the study's
+    ``full_scale``, or else to this one. ``options`` are the fields of :class:`PlanRequest`; its batch size, deadline
+    and slot are ignored here. The front has at most :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest
+    first.
 
-    Raises :class:`PlanError` for an unknown option or machine, if the speed of the workload there is unknown, and for a
-    forecast that was read without its laws.
+    Raises :class:`PlanError` for an unknown option or machine, for a workload whose speed on the machine is unknown,
+    and for a forecast that was read from the storage without its fitted laws.
     """
     full = forecast.spec.full_scale
     asked = PlanRequest.of(
@@ -183,18 +184,18 @@ def trade_offs(
 
 
 RATE_FACTORS = (0.5, 2.0)
-"""Multiples of the recommended learning rate that are compared with it."""
+"""The multiples of the recommended learning rate that the front compares with it."""
 
 
 def is_weighed(machine: str) -> bool:
-    """Return whether the trade-offs on a machine are shown by default: not on this one, where the smallest batch is
-    best in all objectives, as its rate is assumed to be the same at every batch size.
+    """Return whether the trade-offs on a machine are shown by default. For the local machine they are not: its speed is
+    assumed to be the same at every batch size, so the smallest batch is best in all objectives.
     """
     return machine != "local"
 
 
 def full_scale_trade_offs(made: StudyForecast) -> tuple[TradeOff, ...]:
-    """Return the front on the machine of the study's full scale; empty if it is not shown by default or unknown."""
+    """Return the front on the machine of the study's full scale; empty if it is unknown or not shown by default."""
     full = made.spec.full_scale
     if full is None or not is_weighed(full.machine):
         return ()
@@ -206,7 +207,7 @@ def full_scale_trade_offs(made: StudyForecast) -> tuple[TradeOff, ...]:
 def _trade_offs(
     made: StudyForecast, context: PlanningContext, constraints: PlanConstraints
 ) -> tuple[TradeOff, ...]:
-    """Return the front over all batch sizes, within the requested nodes and workers; empty without laws."""
+    """Return the front over all batch sizes, within the requested nodes and workers; empty without fitted laws."""
     if made.posterior is None:
         return ()
     kept = kept_constraints(made.source) if made.source else None
@@ -223,7 +224,7 @@ def _trade_offs(
 def _figures(
     made: StudyForecast, target: Machine, asked: PlanRequest
 ) -> tuple[Rates | None, AcceleratorMemory | None]:
-    """Return the workload's speed on the machine and how much fits in memory; None if unknown."""
+    """Return the workload's speed on the machine and its memory needs; either is None if unknown."""
     figures = given_or_measured_cost(made.source.cost if made.source else None, asked.cost)
     memory = (
         None
@@ -256,10 +257,10 @@ def _context(
 def _with_found_micro_batch(
     job: TrainingJob, result: StudyResult | None, workers: int
 ) -> TrainingJob:
-    """Reduce the job's micro batch to the one that a program's trials found to fit in memory.
+    """Reduce the job's micro batch to the size that the trials of a program found to fit in memory.
 
-    It is taken from the largest rung with such a finding: what fits in one worker's memory does not depend on the
-    global batch.
+    The size comes from the largest rung at which one was found, because what fits in one worker's memory does not
+    depend on the global batch size.
     """
     program = result.spec.program if result else None
     if result is None or program is None or program.out_of_memory is None:
@@ -284,12 +285,12 @@ def plan_study(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> tuple[StudyForecast, Plan]:
-    """Return the best plan for a study and its forecast; options left at None come from the study's full scale, or are
+    """Return the best plan for a study, and its forecast; options left at None come from the study's full scale, or are
     chosen.
 
-    ``options`` are the fields of :class:`PlanRequest`. The default batch is the study's full-scale batch, unless that
-    is too small for the nodes. Raises :class:`PlanError` like :func:`make_plan`, and :class:`EvidenceError` without a
-    forecast.
+    ``options`` are the fields of :class:`PlanRequest`. The default batch size is the study's full-scale batch size,
+    unless it is too small for the nodes. Raises :class:`PlanError` like :func:`make_plan`, and :class:`EvidenceError`
+    without a forecast.
     """
     return plan_as_asked(
         result, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
@@ -327,7 +328,7 @@ def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForec
 
 
 def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
-    """Return the request's constraints in seconds, for the optimiser; the batch is fixed unless it is ``best``."""
+    """Return the request's constraints for the optimiser, in seconds; the batch size is fixed unless it is ``best``."""
     deadline, slot = (
         None if hours is None else hours * HOUR
         for hours in (asked.deadline_hours, asked.slot_hours)
@@ -346,10 +347,10 @@ def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
 
 
 def law_of(made: StudyForecast) -> EpochsLaw:
-    """Return the law of the epochs over all batch sizes, or only at the forecast's batch size if the fitted laws are
-    missing.
+    """Return the law for the number of epochs at any batch size, or only at the forecast's batch size if the fitted
+    laws are missing.
 
-    With a fixed budget, the epochs are the same at all batch sizes that the evidence covers.
+    With a fixed budget, the number of epochs is the same at all batch sizes that the evidence covers.
     """
     if made.numbers.best is not None:
         batches = made.posterior.evidence.batches if made.posterior else [made.global_batch_size]
@@ -368,8 +369,9 @@ def law_of(made: StudyForecast) -> EpochsLaw:
 
 
 def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
-    """Add the cost to the plan. If only the ends of the rate's interval are known, as for the cores of this machine,
-    they are combined with the ends of the epochs' interval; else the time has the quantiles of the joint distribution.
+    """Add the cost to the plan. If only the ends of the speed's interval are known, as for the CPU cores of this
+    machine, they are combined with the ends of the epochs' interval; otherwise the time is given by the quantiles of
+    the joint distribution.
     """
     candidate, seconds = selection.best, selection.best.seconds
     if plan.machine == "local" and plan.epochs:
@@ -397,8 +399,8 @@ def _rates(
     figures: WorkloadCost | None,
     cost: str | WorkloadCost | None,
 ) -> Rates | None:
-    """Return the rates measured on the machine with this workload, else the time model; for this machine, the sweep's
-    own rates.
+    """Return the speeds measured for this workload on the machine, or else those of the time model; on the local
+    machine, return the speeds measured in the sweep.
     """
     if machine.name == "local":
         if not made.samples_per_second:
@@ -417,10 +419,10 @@ def _rates(
 
 
 def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) -> bool:
-    """Return whether a throughput was measured with the workload of ``cost``, or else the study's; outcomes of other
-    studies do not count.
+    """Return whether a throughput was measured with the workload of ``cost`` or, without one, with the study's
+    workload.
 
-    Studies of one workload may train models of different sizes.
+    Outcomes of other studies do not count, as studies of the same workload may train models of different sizes.
     """
     if cost is not None:
         return row.workload == cost
@@ -430,7 +432,7 @@ def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) ->
 
 
 def _overhead(spec: StudySpec, machine: Machine) -> float:
-    """Return the seconds that pass in a slot before the first update, as the launch scripts assume; 0 on this
+    """Return the seconds that pass in a slot before the first update, as the launch scripts assume; 0 on the local
     machine.
     """
     if machine.name == "local":
@@ -440,8 +442,8 @@ def _overhead(spec: StudySpec, machine: Machine) -> float:
 
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
-    """Return the run of ``plan`` by rules of thumb: with the best settings of the largest rung below it, scaled by each
-    rule.
+    """Return the run of ``plan`` with settings by rules of thumb: each rule scales up the best settings of the largest
+    rung below it.
 
     A rule that gives the same settings as ``plan`` is left out; the list is empty if nothing smaller was trained.
     """

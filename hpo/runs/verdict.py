@@ -1,7 +1,7 @@
-"""The verdict of a study's launches: the forecast's settings against those of rules of thumb.
+"""The verdict on a study's launches: compares the forecast's settings with those of rules of thumb.
 
-Runs are compared by the logarithm of their epochs, or of their shortfall after a fixed budget, as settings change both
-by factors. If two means are within two standard errors of their difference, there is no verdict.
+Runs are compared by the logarithm of their epochs, or of their shortfall after a fixed budget, because settings change
+both by factors. If two means are within two standard errors of their difference, there is no verdict.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STANDARD_ERRORS = 2.0
 class MeanEpochs:
     """The geometric mean of the epochs to target of one plan's runs, with its relative standard error.
 
-    ``error`` is None for a single run. Of the ``runs``, ``lost`` did not reach the target and count towards neither. If
-    the ``question`` has a fixed budget, ``epochs`` is the shortfall at its end.
+    ``error`` is None for a single run. ``lost`` is how many of the ``runs`` did not reach the target; they are excluded
+    from the mean and its error. If the ``question`` has a fixed budget, ``epochs`` is the shortfall at its end.
     """
 
     epochs: float
@@ -33,7 +33,7 @@ class MeanEpochs:
     question: Question = HOW_SOON
 
     def told(self) -> str:
-        """Return ``8.31 ± 0.2 (5 runs)``."""
+        """Return the mean as text, such as ``8.31 ± 0.2 (5 runs)``."""
         spread = "" if self.error is None else f" ± {format_number(self.epochs * self.error)}"
         lost = f", {self.lost} lost" if self.lost else ""
         return f"{self._middle}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
@@ -63,7 +63,7 @@ def mean_epochs_of_runs(run: PlannedRun) -> MeanEpochs | None:
 
 
 def rule_verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
-    """Return a line for each rule of thumb that was run."""
+    """Return one line for each rule of thumb that was launched."""
     ours = mean_epochs_of_runs(forecast)
     lines = []
     for rule in rules:
@@ -92,7 +92,7 @@ def rule_verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str
 
 
 def _arrived(ours: MeanEpochs, theirs: MeanEpochs, name: str) -> str:
-    """Return the sentence for a comparison in which one of the two has only one run that was not lost."""
+    """Return the text for a comparison in which at least one side has only a single run that was not lost."""
     if ours.runs == theirs.runs == 1:
         return "no verdict on a single run"
     arrived = [f"{each.runs - each.lost} of {each.runs}" for each in (ours, theirs)]

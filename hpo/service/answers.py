@@ -1,4 +1,4 @@
-"""Response models of the API, which its OpenAPI document describes and the client's types mirror.
+"""Response models of the API: the OpenAPI document describes them, and the client's types mirror them.
 
 Times are ISO 8601 in UTC; unmeasured values are null; epochs are training samples divided by the
 size of the training set.
@@ -27,7 +27,7 @@ class Answer(BaseModel):
 
 
 class FaultAnswer(Answer):
-    """One fault in a study file or a request."""
+    """One error in a study file or a request."""
 
     message: str
     line: int | None = Field(description="Line of the study file, from 1.")
@@ -50,7 +50,7 @@ class ErrorAnswer(Answer):
 
 
 class TargetAnswer(Answer):
-    """Metric and threshold that a training must reach; null if the study asks for the best metric within a budget."""
+    """Metric and threshold that a trial must reach; null if the study asks for the best metric within a budget."""
 
     metric: str = Field(examples=["top1"])
     threshold: float | None = Field(examples=[0.96])
@@ -70,15 +70,15 @@ class StudyAnswer(Answer):
     created_at: datetime
     updated_at: datetime
     cancel_requested: bool
-    worker: str | None = Field(description="Worker that is running it.")
+    worker: str | None = Field(description="Worker that is running the study.")
     lease_expires_at: datetime | None
-    attempts: int = Field(description="How many times a worker has started it.")
+    attempts: int = Field(description="How many times a worker has started the study.")
     for_agents: bool = Field(
-        description="Whether its trials are trained by clients that ask for them, so that no "
-        "worker runs it."
+        description="Whether clients that ask for trials train them, so that no worker runs the "
+        "study."
     )
     budget_trials: int | None = Field(
-        description="Trials that its file asks for; null if the search stops by itself."
+        description="Trials that the study file requests; null if the search stops by itself."
     )
     max_samples: int | None = Field(description="Budget over all trials, in training samples.")
     max_accelerator_hours: float | None
@@ -88,7 +88,7 @@ class StudyAnswer(Answer):
     best_epochs_to_target: float | None = Field(
         description="Fewest epochs in which a trial reached the target."
     )
-    samples: int = Field(description="Training samples that its trials have used.")
+    samples: int = Field(description="Training samples that the study's trials have used.")
 
 
 class StudiesAnswer(Answer):
@@ -101,7 +101,7 @@ class StudiesAnswer(Answer):
 
 
 class UsageAnswer(Answer):
-    """What the trials of a study have used in total."""
+    """Total resources that the trials of a study have used."""
 
     samples: int
     accelerator_seconds: float
@@ -123,7 +123,7 @@ class RungAnswer(Answer):
     global_batch_size: int
     trials: dict[str, int] = Field(description="Number of trials of all sizes, by state.")
     by_sizes: list[SizesRungAnswer] = Field(
-        description="The trials of each combination of width, depth and samples, the cheapest "
+        description="The trials of each combination of width, depth and samples, cheapest "
         "first; empty if only the batch size grows."
     )
 
@@ -159,7 +159,7 @@ def _with_trial_figures(answer: type[Described]) -> type[Described]:
 
 @_with_trial_figures
 class TrialAnswer(Answer):
-    """One training of one configuration at one global batch size with one seed."""
+    """One training run of one configuration at one global batch size with one seed."""
 
     number: int
     state: TrialState
@@ -175,7 +175,7 @@ class TrialAnswer(Answer):
     )
     reason: str
     measures: dict[str, float] | None = Field(
-        description="Metrics other than the target's at the last evaluation, by name."
+        description="Metrics other than the target metric at the last evaluation, by name."
     )
     started_at: datetime | None
     finished_at: datetime | None
@@ -186,7 +186,7 @@ class AskAnswer(Answer):
 
     trial: TrialAnswer | None
     job: dict[str, Any] | None = Field(
-        description="Everything that defines the training, in the form that "
+        description="Everything that defines the training run, in the form that "
         "`trainers.job.TrainingJob` reads."
     )
     ended: bool = Field(description="Whether nothing is left to train.")
@@ -201,8 +201,8 @@ class VerdictAnswer(Answer):
     """The answer to a report."""
 
     state: TrialState = Field(
-        description="`running`: continue. `pruned`: it has ended, because others are better; "
-        "`queued`: another client will continue it. In both cases stop."
+        description="`running`: continue. `pruned`: stop, because other trials are better. "
+        "`queued`: stop, because another client will continue the trial."
     )
     reason: str
 
@@ -233,7 +233,7 @@ class CurvesAnswer(Answer):
 
 
 class EventAnswer(Answer):
-    """An event."""
+    """An event of a study or of the server."""
 
     id: int
     study: str | None
@@ -295,5 +295,5 @@ def study_answer_values(
 
 
 def plain_record(record: Any) -> dict[str, Any]:
-    """Return a stored record as a dict of plain values, keyed by field name."""
+    """Return a stored record as a dict of plain values by field name."""
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}

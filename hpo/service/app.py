@@ -36,11 +36,11 @@ SETTLE_SECONDS = 5.0
 TAGS = [
     {
         "name": "studies",
-        "description": "Sweeps, each with a study file, an owner and a place in the queue.",
+        "description": "Sweeps, each with a study file, an owner and a position in the queue.",
     },
     {
         "name": "trials",
-        "description": "Trainings of a study, and their convergence in columns for plots.",
+        "description": "Training runs of a study, and their convergence in columns for plots.",
     },
     {
         "name": "forecasts",
@@ -52,7 +52,7 @@ TAGS = [
     },
     {"name": "events", "description": "Live and past events."},
     {"name": "tokens", "description": "Access tokens and their scopes."},
-    {"name": "operations", "description": "For the operator of the server."},
+    {"name": "operations", "description": "Endpoints for the operator of the server."},
 ]
 DESCRIPTION = (
     "Sweep large-batch training settings at small scale; forecast, plan and launch the full-machine run. "
@@ -68,7 +68,7 @@ def create_app(
     extra_routers: Sequence[APIRouter] = (),
     on_start: Callable[[ServerContext], None] | None = None,
 ) -> FastAPI:
-    """Return the application; ``extra_routers`` add pages such as a dashboard, whose ``/`` replaces the default one.
+    """Return the application; ``extra_routers`` add pages such as a dashboard, whose ``/`` replaces the default page.
 
     ``on_start`` is called with the server's context when it has started. The store opens with the first request that
     needs it; while the database is unavailable, requests are answered with 503.
@@ -123,9 +123,9 @@ def create_app(
 
 
 async def _settle(context: ServerContext) -> None:
-    """Cancel studies marked for cancellation whose workers stopped responding: there may be no other worker to do it.
+    """Cancel studies that are marked for cancellation and whose worker stopped responding, as no worker may be left.
 
-    Also make sure that the disk has room to delete studies.
+    Also make sure that the disk has enough space to delete studies.
     """
 
     def settle() -> None:
@@ -134,7 +134,7 @@ async def _settle(context: ServerContext) -> None:
         for study in store.settle_studies():
             store.add_event(study.id, str(study.state), study.message)
 
-    limiter = CapacityLimiter(1)  # so that it never waits for a thread of a busy server
+    limiter = CapacityLimiter(1)  # so that this task never waits for a thread of a busy server
     while True:
         await asyncio.sleep(SETTLE_SECONDS)
         with suppress(StoreError):  # if the database is unavailable, try again later
@@ -142,7 +142,7 @@ async def _settle(context: ServerContext) -> None:
 
 
 def _add_documents(app: FastAPI) -> None:
-    """Add /openapi.json for programs and /docs for readers; neither holds secrets or needs a token."""
+    """Add /openapi.json for programs and /docs for readers; neither contains secrets or needs a token."""
     policy = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
     }

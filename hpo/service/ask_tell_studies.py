@@ -1,4 +1,4 @@
-"""A server's studies in ask-and-tell mode, each created on its first request."""
+"""A server's studies in ask-and-tell mode, each created when it is first requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.records import Study
 from storage.store import Store
 
 MOST_STUDIES = 100
-"""Number of AskTellStudy objects in memory; a dropped one is rebuilt from the database when it is needed."""
+"""Number of AskTellStudy objects in memory; an evicted object is rebuilt from the database when it is needed."""
 
 
 class AskTellStudies:

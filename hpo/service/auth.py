@@ -1,8 +1,8 @@
 """Authentication by bearer tokens, each with scopes, an owner and an expiry.
 
-A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds only its SHA-256. A slow,
-salted hash (bcrypt, Argon2) protects passwords, which people choose and attackers guess; 256 random bits cannot be
-guessed or listed in advance even if the hash is fast, and every request would pay for a slow one.
+A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds only its SHA-256. Slow,
+salted hashes (bcrypt, Argon2) protect passwords, which people choose and attackers can guess. A secret of 256 random
+bits cannot be guessed or precomputed even with a fast hash, and a slow hash would delay every request.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from storage.records import NewToken, Study, Token
 from storage.store import Store
 
 SCOPES = ("read", "submit", "admin")
-"""Each scope includes those before it."""
+"""Each scope includes the scopes before it."""
 PREFIX, SESSION_PREFIX = "lb_", "ls_"
 REMEMBERED_SECONDS = 1.0
 """How long a looked-up token stays cached; a revocation in another process takes effect within this time."""
 BUSY_SECONDS, MOST_TOGETHER = 2.0, 500
-"""Tokens used within the last BUSY_SECONDS are looked up along with another one, at most MOST_TOGETHER per query."""
+"""Tokens used within the last BUSY_SECONDS are looked up with any other token, at most MOST_TOGETHER per query."""
 TOUCH_SECONDS = 60.0
 _SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{20,100}")
 _SESSION = re.compile(SESSION_PREFIX + r"[A-Za-z0-9_-]{20,100}")
@@ -112,7 +112,7 @@ def check_token(token: Token | None, digest: str, now: datetime) -> TokenHolder:
 
 
 def start_session(store: Store, who: TokenHolder, lifetime: timedelta) -> tuple[str, timedelta]:
-    """Start a browser session, which acts for the token of the login and ends with it; return secret and lifetime."""
+    """Start a browser session, which acts for the login token and ends with it; return its secret and lifetime."""
     secret, now = SESSION_PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
     ends = min(now + lifetime, who.expires_at or now + lifetime)
     store.add_session(digest_of(secret), who.token_id, ends)
@@ -130,7 +130,7 @@ class _Known:
 
 
 class TokenCache:
-    """Looks up tokens and caches them for a second, so that a busy client does not cost a query per request.
+    """Looks up tokens and caches them for a second, so that a busy client does not cause a query per request.
 
     Recently used secrets are looked up together, in one query per second, however many clients are busy.
     """
@@ -180,7 +180,7 @@ class TokenCache:
         return principal
 
     def _busy(self, now: float) -> dict[str, float]:
-        """Return the recently used tokens that are soon due for another look-up: time of last use by digest."""
+        """Return the time of last use, by digest, of recently used tokens that are soon due for another look-up."""
         with self._lock:
             known = list(self._known.items())
         asked = {
@@ -205,12 +205,12 @@ class TokenCache:
             store.touch_token(token_id)
 
     def end_session(self, store: Store, secret: str) -> None:
-        """End a session, here and in the database."""
+        """End a session in this cache and in the database."""
         store.remove_session(digest_of(secret))
         self.forget()
 
     def forget(self) -> None:
-        """Clear the cache, as after a revocation."""
+        """Clear the cache, for example after a revocation."""
         with self._lock:
             self._known.clear()
 

@@ -1,7 +1,7 @@
 """Checks of submitted studies, in separate processes and within a time limit.
 
-Whatever a study file holds, reading it neither blocks the server's interpreter nor takes longer than the configured
-time: a process that exceeds it is killed and replaced. The processes persist, so a check pays no startup cost.
+Whatever a study file contains, reading it neither blocks the server's interpreter nor takes longer than the configured
+limit: a process that exceeds the limit is killed and replaced. The processes persist, so a check has no startup cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NICE = 5
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """A checked study file, with what the server needs: its text and its content."""
+    """A checked study file: its text and the content that the server needs."""
 
     text: str
     name: str
@@ -46,7 +46,7 @@ class CheckedStudy:
     def of(
         cls, text: str, config: ServerConfig, metrics: Mapping[str, Mapping[str, bool] | None]
     ) -> CheckedStudy:
-        """Read a study from text received over the network, in this process; raise :class:`SpecError` with every fault.
+        """Read a study from network input, in this process; raise :class:`SpecError` with every error.
 
         Raises KeyError with the name of the workload if its ``metrics`` are not given.
         """
@@ -77,7 +77,7 @@ class CheckerPool:
     def check(self, text: str) -> CheckedStudy:
         """Return the study in a text received over the network.
 
-        Raises :class:`SpecError` with every fault, or RefusedError (422) if the check takes too long.
+        Raises :class:`SpecError` with every error, or RefusedError (422) if the check takes too long.
         """
         answer = self._answer(text)
         if "unknown" in answer:
@@ -116,7 +116,7 @@ class CheckerPool:
                 self.close()
 
     def close(self) -> None:
-        """End the idle processes; the others end after their answer."""
+        """End the idle processes; the others end after their current check."""
         self._closed, taken = True, []
         with suppress(queue.Empty):
             while True:
@@ -128,7 +128,7 @@ class CheckerPool:
 
 
 class _Process:
-    """``python -m hpo.service.checking``, which answers a line of JSON for each line of JSON."""
+    """A ``python -m hpo.service.checking`` process, which answers each line of JSON with a line of JSON."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._process = subprocess.Popen(
@@ -191,7 +191,7 @@ class _Process:
 
 
 def main() -> None:
-    """Answer until the server exits."""
+    """Answer requests until the server exits."""
     os.nice(NICE)
     config = ServerConfig.model_validate_json(sys.stdin.readline() or "{}")
     _answer({})

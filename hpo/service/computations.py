@@ -1,7 +1,7 @@
 """Threads for work that may take seconds: fits, forecasts, plans, figures with laws, checks of submissions.
 
 A request that waits for such work occupies neither a thread that answers reads nor a slot of its owner's share.
-Each owner has one computation at a time; further ones wait in that owner's queue, while another owner's starts at once.
+Each owner has one computation at a time; further ones wait in that owner's queue and do not delay other owners.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 
 
 class ComputationPool:
-    """A server's small pool of threads for computations of one kind.
+    """A small pool of a server's threads for computations of one kind.
 
     ``kind`` names the computations in error messages. A computation that has a slot waits at most ``wait_seconds`` for
     a thread.
@@ -39,7 +39,7 @@ class ComputationPool:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, who: TokenHolder, slot: RequestSlot, work: Callable[[], Found]) -> Found:
-        """Return the result of ``work`` for a request, which gives up its slot meanwhile.
+        """Return the result of ``work`` for a request, which gives up its slot in the meantime.
 
         Raises RefusedError: 429 if too many of the owner's computations are waiting, 503 if no thread is free in time.
         """

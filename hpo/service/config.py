@@ -93,7 +93,9 @@ class ServiceLimits(_ConfigSection):
         description="Disk limit for a study in the folder of the built-in worker.",
     )
     forecasts_per_minute: int = Field(
-        60, ge=1, description="Forecasts and plans per minute of one owner that need a computation."
+        60,
+        ge=1,
+        description="Forecasts and plans of one owner that need a computation, per minute.",
     )
     check_seconds: float = Field(
         10, gt=0, description="Time within which the check of a submission must finish."
@@ -114,7 +116,7 @@ class ServiceLimits(_ConfigSection):
 
 
 class ServerConfig(_ConfigSection):
-    """Configuration of one server: where it listens, what it stores, and what submitted studies may name."""
+    """Configuration of one server: where it listens, what it stores, and what submitted studies may use."""
 
     storage: str = "sqlite:///hpo.db"
     host: str = "127.0.0.1"
@@ -123,7 +125,7 @@ class ServerConfig(_ConfigSection):
     workloads: tuple[Annotated[str, AfterValidator(rules.check_workload)], ...] = Field(
         BUILT_IN_WORKLOADS,
         description="Names of the workloads that studies may train, including those of "
-        "plug-ins; package.module:Class is code on the server.",
+        "plug-ins; package.module:Class names code on the server.",
     )
     plugins: tuple[str, ...] = Field(
         (), description="Packages whose optimizers, schedules and other plug-ins studies may use."
@@ -138,8 +140,8 @@ class ServerConfig(_ConfigSection):
     )
     program_environment: tuple[str, ...] = Field(
         (),
-        description="Environment variables of the built-in worker that programs get besides "
-        "the usual ones; * matches any characters.",
+        description="Environment variables of the built-in worker that programs receive in "
+        "addition to the usual ones; * matches any characters.",
     )
     program_wrapper: str = Field(
         "",
@@ -162,14 +164,14 @@ class ServerConfig(_ConfigSection):
     )
     hosts: tuple[str, ...] = Field(
         (),
-        description="Host names that requests may use; default: those of this machine if it "
-        "listens only locally, else any.",
+        description="Host names that requests may use; default: the names of this machine if the "
+        "server listens only locally, else any.",
     )
     path: str = Field(
         "",
         max_length=200,
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
-        description="Path prefix of all addresses, such as /hpo, if a proxy serves it under one.",
+        description="Path prefix of all addresses, such as /hpo, if a proxy serves the pages under one.",
     )
     log_format: Literal["text", "json"] = "text"
 
@@ -206,7 +208,7 @@ def load_server_config(
 ) -> ServerConfig:
     """Read the configuration from a YAML file; the environment overrides it, as do ``given`` values that are not None.
 
-    Raises :class:`SpecError` with every fault and its line.
+    Raises :class:`SpecError` with every error and its line.
     """
     document = yaml_text.YamlDocument({}) if path is None else _read(Path(path))
     values = dict(document.value)
@@ -263,7 +265,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
         )
         if text is None and name == "plugins":
-            text = environment.get(TAKEN)  # as for all other commands
+            text = environment.get(TAKEN)  # as all other commands do
         if text is not None and name != "limits":
             is_list = name in (
                 "workloads",

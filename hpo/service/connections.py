@@ -1,7 +1,7 @@
 """Limits that uvicorn leaves to a proxy: on request heads, on clients that do not read, and on connections.
 
 The head of a request is limited in size and in time, counted from the connection or from the first byte of a later
-request. A client must read some of its response within a timeout. The timeout is shorter when many connections of one
+request. A client must read some of its response within a timeout. The timeout is shorter when many connections from one
 address read nothing, because each of them holds a slot of its owner. The number of pipelined requests and the number
 of open connections per address are limited. :mod:`hpo.service.middleware` limits bodies.
 """
@@ -18,9 +18,9 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from hpo.service.config import ServiceLimits
 
 TOO_MANY = b"too many connections from this address\n"
-TOO_SLOW = b"the head of a request must arrive sooner\n"
-TOO_LONG = b"the head of a request must be shorter\n"
-TOO_FAR_AHEAD = b"fewer requests may be sent before their answers are taken\n"
+TOO_SLOW = b"the head of the request took too long to arrive\n"
+TOO_LONG = b"the head of the request is too long\n"
+TOO_FAR_AHEAD = b"too many requests were sent before their responses were read\n"
 PIPELINED = 32
 """Maximum number of pipelined requests waiting on one connection; browsers and libraries do not pipeline."""
 
@@ -42,7 +42,7 @@ def guarded_protocol(
     stuck: Counter[str] = Counter()
 
     class Guarded(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-        """One connection."""
+        """One connection with these limits."""
 
         _address = ""
         _refused = False
@@ -128,14 +128,14 @@ def guarded_protocol(
             super().connection_lost(exc)
 
         def _count(self, received: int) -> None:
-            """Refuse a message whose head, or head and body, exceed the limit."""
+            """Refuse a message whose head, or head and body together, exceed the limit."""
             self._received += received
             most = limits.head_bytes + (0 if self._in_head else FRAMING * limits.body_bytes)
             if self._received > most:
                 self._end(431, TOO_LONG)
 
         def _count_head(self, received: int) -> None:
-            """Count the bytes of a head that arrived in a single read, perhaps together with others."""
+            """Count the bytes of a head that arrived in a single read, perhaps together with other heads."""
             self._head += received
             if self._head > limits.head_bytes:
                 self._end(431, TOO_LONG)

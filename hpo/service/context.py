@@ -56,7 +56,7 @@ cookie = APIKeyCookie(
 class ServerContext:
     """The configuration and the state of one server. The store opens on first use.
 
-    Opening it is retried until it succeeds, so a server may start before its database.
+    Opening is retried until it succeeds, so a server may start before its database.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -90,7 +90,7 @@ class ServerContext:
         return self._suspects
 
     def open_store(self) -> Store:
-        """Return the store; raise StoreUnavailable if it cannot be opened. It is tried again at most once a second."""
+        """Return the store; raise StoreUnavailable if it cannot be opened. Opening is retried at most once a second."""
         if self._store is not None:
             return self._store
         with self._lock:
@@ -105,7 +105,7 @@ class ServerContext:
             return self._store
 
     def check_stored(self, owner: str, more: int = 0) -> None:
-        """Raise RefusedError (429) if the owner stores too much already; else count ``more`` bytes as stored."""
+        """Raise RefusedError (429) if the owner already stores too much; else count ``more`` bytes as stored."""
         most = self.config.limits.stored_bytes
         if most is None:
             return
@@ -113,7 +113,7 @@ class ServerContext:
         if stored >= most:
             raise RefusedError(
                 429,
-                f"the studies of {owner} take about {stored:,} bytes, but this server allows "
+                f"the studies of {owner} take up about {stored:,} bytes, but this server allows "
                 f"{most:,}",
                 way_out="delete studies that are no longer needed",
                 retry_after=600,
@@ -121,7 +121,7 @@ class ServerContext:
         self._stored[owner] = stored + more, self._stored[owner][1]
 
     def _stored_bytes(self, owner: str) -> int:
-        """Return the bytes that an owner's studies take; recounted at most once a minute, as it reads point counts."""
+        """Return the bytes that an owner's studies take up, recounted at most once a minute."""
         counted = self._stored.get(owner)
         if counted is None or time.monotonic() - counted[1] > COUNT_SECONDS:
             if len(self._stored) > MOST_COUNTED:
@@ -136,7 +136,7 @@ class ServerContext:
         if wait > 0:
             raise RefusedError(
                 429,
-                f"{who.owner} asked for more than {self.config.limits.forecasts_per_minute} "
+                f"{who.owner} requested more than {self.config.limits.forecasts_per_minute} "
                 f"forecasts and plans per minute that need a computation",
                 way_out=f"wait {wait:.1f} s",
                 retry_after=wait,
@@ -151,17 +151,17 @@ class ServerContext:
             self._store = None
 
     async def checked(self, who: TokenHolder, slot: RequestSlot, text: str) -> CheckedStudy:
-        """Return the study in a text from the network; raise SpecError with its faults, RefusedError on a timeout."""
+        """Return the study in a text from the network; raise SpecError if it is invalid, RefusedError on a timeout."""
         return await self._checks.run(who, slot, lambda: self._checker.check(text))
 
     def check_readable(self, who: TokenHolder, study: Study) -> Study:
-        """Return the study; raise RefusedError (404) if reading is private and the study is someone else's."""
+        """Return the study; raise RefusedError (404) if reading is private and the study belongs to someone else."""
         if self.config.shared_reading or who.owns(study):
             return study
         raise not_found(study.name)
 
     def check_changeable(self, who: TokenHolder, study: Study) -> Study:
-        """Return the study; raise RefusedError if it is someone else's."""
+        """Return the study; raise RefusedError if it belongs to someone else."""
         if who.owns(self.check_readable(who, study)):
             return study
         raise RefusedError(
@@ -192,7 +192,7 @@ def not_found(name: str) -> RefusedError:
     return RefusedError(
         404,
         f"there is no study {name[: rules.MAX_NAME_CHARACTERS]!r}",
-        way_out="GET /api/v1/studies lists those that you may read",
+        way_out="GET /api/v1/studies lists the studies that you may read",
     )
 
 
@@ -203,7 +203,7 @@ def server_context_of(request: Request) -> ServerContext:
 
 
 async def _shared(request: Request) -> ServerContext:
-    """Return the server's context for a route; async like every dependency, as FastAPI runs others in a thread."""
+    """Return the server's context for a route; async, because FastAPI runs other dependencies in a thread."""
     return server_context_of(request)
 
 
@@ -235,7 +235,7 @@ def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, TokenHolder]
         if not who.allows(scope):
             raise RefusedError(
                 403,
-                f"this needs the scope {scope}, but the token has {', '.join(sorted(who.scopes))}",
+                f"this request needs the scope {scope}, but the token has {', '.join(sorted(who.scopes))}",
                 way_out=f"use a token made with `hpo token create --scope {scope}`",
             )
         return who
@@ -254,7 +254,7 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
     if secret is None:
         raise RefusedError(
             401,
-            "this needs a token",
+            "this request needs a token",
             way_out="send Authorization: Bearer TOKEN; `hpo token create` makes a token",
         )
     of_its_kind = by_session == secret.startswith(SESSION_PREFIX)
@@ -342,7 +342,7 @@ def check_own_page(request: Request) -> None:
 Reader = Annotated[TokenHolder, Depends(requires_scope("read"))]
 Submitter = Annotated[TokenHolder, Depends(requires_scope("submit"))]
 READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
-"""Dependencies of routes that need the scope but not the caller."""
+"""Dependencies of routes that need the scope but not the caller's identity."""
 StudyName = Annotated[str, Depends(_study_name)]
 Shared = Annotated[ServerContext, Depends(_shared)]
 OwnSlot = Annotated[RequestSlot, Depends(_own_slot)]

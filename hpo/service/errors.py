@@ -21,7 +21,7 @@ from storage.errors import Conflict, DamagedRow, InvalidRecord, NotFound, StoreE
 from trainers.errors import TrainerError
 
 RETRY_SECONDS = 2
-"""Seconds to wait after a 503: a database that restarts is back within seconds."""
+"""Seconds to wait after a 503: a restarting database is back within seconds."""
 
 
 def error_reply(
@@ -111,7 +111,7 @@ async def _invalid_request(_: Request, error: Exception) -> Response:
         )
     faults = [{"message": fault["msg"], "line": None, "key": _key(fault["loc"])} for fault in found]
     summary = "; ".join(f"{fault['key']}: {fault['message']}" for fault in faults[:5])
-    return error_reply(422, summary or "the request breaks a rule", faults=faults)
+    return error_reply(422, summary or "the request is invalid", faults=faults)
 
 
 async def _of_framework(_: Request, error: Exception) -> Response:

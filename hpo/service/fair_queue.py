@@ -1,15 +1,15 @@
 """Fair queuing: an equal share of the server's threads for each owner, so that no owner keeps the others waiting.
 
 A few threads answer all requests. One owner who sends expensive requests over many connections could occupy all of
-them, even within the limits of :mod:`hpo.service.rate_limit`. So each owner has a share of the threads. Requests beyond
-it wait in that owner's queue, first come, first served. This is processor sharing between owners
+them, even within the limits of :mod:`hpo.service.rate_limit`. So each owner has a share of the threads, and further
+requests wait in that owner's queue, first come, first served. This is processor sharing between owners
 (Kleinrock, 1967, doi:10.1145/321386.321388), with whole requests as the unit.
 
-With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, but at least one. So some
+With *n* owners who have requests in progress, each may use ``threads // (n + 1)`` threads, but at least one. Thus some
 threads stay free for the next owner, who is served at once.
 
 A request that waits for something other than a thread, such as a fit, gives its slot to its owner's next request
-meanwhile (:meth:`RequestSlot.aside`).
+in the meantime (:meth:`RequestSlot.aside`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FairQueue:
             slot.end()
 
     async def begin(self, owner: Hashable, *, first: bool = False) -> None:
-        """Count a request as in progress once the share allows it; ``first`` puts it ahead of those that wait."""
+        """Count a request as in progress once the share allows it; ``first`` puts it ahead of waiting requests."""
         waiter = self._owners.setdefault(owner, _Owner())
         if waiter.in_progress < self.share and (first or not waiter.waiting):
             waiter.in_progress += 1
@@ -91,7 +91,7 @@ class FairQueue:
 
 
 class RequestSlot:
-    """The slot of one request in progress; it is released once, with the request or earlier."""
+    """The slot of one request in progress; it is released once, when the request ends or earlier."""
 
     def __init__(self, queue: FairQueue, owner: Hashable) -> None:
         self._queue, self._owner, self._ended = queue, owner, False
@@ -100,7 +100,7 @@ class RequestSlot:
     async def aside(self) -> AsyncIterator[None]:
         """Release the slot within the context, and take it again ahead of the owner's other requests.
 
-        It stays released if the context raises: a refusal needs no thread.
+        The slot stays released if the context raises, because a refusal needs no thread.
         """
         self.end()
         yield

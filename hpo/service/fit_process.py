@@ -1,6 +1,6 @@
-"""Fits and forecasts in separate processes, as they hold the interpreter lock and would block the server.
+"""Fits and forecasts in separate processes, because they hold the interpreter lock and would block the server.
 
-A few persistent processes each run one computation after the other, so that a reader who asks for many has to wait
+A few persistent processes each run one computation after the other, so that a user who requests many has to wait
 without slowing anyone else down. They end with the server.
 """
 
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 class _Pool:
-    """The processes; they start on first use, and start again if one was killed."""
+    """A pool of processes, which start on first use and are restarted if one was killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +88,8 @@ def forecast(
 ) -> StudyForecast:
     """Make the forecast of :func:`hpo.runs.study_forecast.forecast`, with the same EvidenceError.
 
-    It takes a fraction of a second, but a process takes seconds to start: until one has, it runs in this process.
+    A forecast takes a fraction of a second, but a process takes seconds to start: until one has started, the forecast
+    runs in this process.
     """
     made = (
         _pool.run(_forecast, result, batch, posterior, tuple(budgets))
@@ -101,7 +102,10 @@ def forecast(
 
 
 def designs(result: StudyResult, made: StudyForecast) -> Designs:
-    """Return the result of :func:`hpo.runs.designs.designs`, or raise its EvidenceError; run where a forecast would."""
+    """Return the result of :func:`hpo.runs.designs.designs`, or raise its EvidenceError.
+
+    Like a forecast, it runs in this process until another one has started.
+    """
     plain = dataclasses.replace(made, source=None)
     return (
         _pool.run(_designs, result, plain) if _pool.warm else study_designs.designs(result, plain)

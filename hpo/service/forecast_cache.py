@@ -1,6 +1,6 @@
-"""A cache of forecasts: laws are fitted once for the trials that a study has, then cached.
+"""A cache of forecasts: laws are fitted once for each set of trials of a study, then cached.
 
-A fit takes seconds of processor time, so everyone who asks for the same study meanwhile shares its result. The
+A fit takes seconds of processor time, so concurrent requests for the same study share its result. The
 response with the laws on a study's page is also stored in the database, so that after a restart the server needs
 neither a fit nor a forecast for it.
 """
@@ -42,7 +42,8 @@ MOST_FORECASTS = 256  # per state of a study
 class FittedStudy:
     """A study, the laws fitted to it, and the forecasts that were made from them.
 
-    For a batch size that was launched, the laws are fitted without its launches, with which the forecast is compared.
+    For a batch size that was launched, the laws are fitted without its launches, so that the forecast can be compared
+    with them.
     """
 
     result: StudyResult
@@ -70,7 +71,7 @@ class ForecastCache:
     def make(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float] = ()
     ) -> list[StudyForecast]:
-        """Return the forecasts at these batch sizes; raise EvidenceError if the trials allow none. May take seconds."""
+        """Return the forecasts at these batch sizes; raise EvidenceError if that is impossible. May take seconds."""
         fitted = self.fitted(store, study)
         forecasts = []
         for batch in batches:
@@ -97,10 +98,10 @@ class ForecastCache:
         what: str,
         make: Callable[[], bytes | None] = lambda: None,
     ) -> bytes | None:
-        """Return the JSON answer stored in the database for the study as it is now, or the result of ``make``.
+        """Return the JSON answer stored in the database for the study's current state, or the result of ``make``.
 
-        Results are stored; ``what`` distinguishes the answers of one study. If storing fails, the next reader
-        computes it again.
+        Results are stored; ``what`` distinguishes the answers of one study. If storing fails, the next
+        request computes it again.
         """
         text = f"{FORM} {version('largebatch')} {what} {_state(store, study)}"
         key = hashlib.sha256(text.encode()).hexdigest()
@@ -141,7 +142,7 @@ def _posterior(store: Store, fitted: FittedStudy, batch: int) -> Posterior:
         run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs
     )
     left_out = batch if launched else None
-    with fitted.lock:  # a page asks for several figures at once: they wait for one fit
+    with fitted.lock:  # a page requests several figures at once: they wait for one fit
         if left_out not in fitted.posteriors:
             batches = [] if left_out is None else [left_out]
             evidence = evidence_of_study(fitted.result, batches)

@@ -1,8 +1,9 @@
-"""Live: events of the database for every open stream, from one reader per server.
+"""Live events: one reader per server passes the events in the database to every open stream.
 
-While anyone listens, a task reads the database every ``POLL_SECONDS``: new events by their number, and the progress of
-each study with listeners. So events of workers on all machines are seen, and a hundred open pages cost as much as one.
-A listener that is too slow is dropped; it reconnects with the number of the last event that it saw and misses nothing.
+While any stream is open, a task reads the database every ``POLL_SECONDS``: new events by their number, and the progress
+of each study with listeners. Thus events of workers on all machines are seen, and a hundred open pages cost as much as
+one. A listener that is too slow is dropped; it reconnects with the number of the last event that it received and misses
+nothing.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class EventMessage:
     ends: bool = False
 
     def encoded(self) -> bytes:
-        """Return the lines of the event stream; JSON holds no line break."""
+        """Return the lines of the event stream; JSON contains no line break."""
         number = b"" if self.event_id is None else b"id: %d\n" % self.event_id
         return b"%sevent: %s\ndata: %s\n\n" % (number, self.kind.encode(), self.data)
 
 
 @dataclass(eq=False)
 class EventListener:
-    """One open stream, of one study or of all."""
+    """One open stream, for one study or for all studies."""
 
     study: Study | None
     token_id: int
@@ -100,7 +101,7 @@ class EventReader:
         return self._open[token_id]
 
     def opened(self, token_id: int) -> None:
-        """Count a stream, as soon as it is granted: a client may ask for many before the first has begun."""
+        """Count a stream, as soon as it is granted: a client may request many before the first has opened."""
         self._open[token_id] += 1
 
     def ended(self, token_id: int) -> None:
@@ -111,7 +112,7 @@ class EventReader:
 
     @contextlib.asynccontextmanager
     async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[EventListener]:
-        """Add a listener, before it reads the stored events, so that none is missed; may raise StoreUnavailable."""
+        """Add a listener, before it reads the stored events, so that no event is missed; may raise StoreUnavailable."""
         self._loop = asyncio.get_running_loop()
         async with self._joining:
             if not self._listeners:  # no listener before: the reader starts at the newest event

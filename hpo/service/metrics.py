@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from storage.records import StudyState, Totals
 from storage.store import Store
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # one more time series per metric, which nothing reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # would add a time series per metric that nothing reads
 COUNTED_SECONDS = 10.0
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
@@ -32,7 +32,7 @@ class ServerMetrics:
         )
         self.seconds = Histogram(
             "hpo_request_seconds",
-            "Time to the end of a response, without event streams.",
+            "Time until the end of a response, without event streams.",
             ("method", "route"),
             buckets=SECONDS,
             registry=self.registry,

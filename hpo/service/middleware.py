@@ -78,7 +78,7 @@ class RequestMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, passing: _Passing) -> None:
         """Answer the request once its owner has a free slot.
 
-        A stream releases its slot when it begins. A response to an unauthenticated caller does too, so that others at
+        A stream releases its slot when it starts. A response to an unauthenticated caller does too, so that others at
         the same address need not wait until it is read.
         """
         who = scope["state"].get("principal")
@@ -119,7 +119,7 @@ class RequestMiddleware:
         return error_reply(
             400,
             f"this server is not known as {host[:100]!r}",
-            way_out="use one of its names, listed under hosts in its configuration; and a "
+            way_out="use one of its names, listed under hosts in its configuration; a "
             "proxy must forward the original Host header",
             headers={"Connection": "close"},
         )
@@ -234,7 +234,7 @@ class _Passing:
             if self.is_stream or self.begins_early:
                 self.on_begin()
         elif len(message.get("body", b"")) > TAKEN_AT_ONCE and not message.get("more_body"):
-            # the server delays the next message, and so the end of the slot, until the client has read this one
+            # the server delays the next message, and thus the release of the slot, until the client has read this one
             await self._send({**message, "more_body": True})
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)

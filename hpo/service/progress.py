@@ -1,6 +1,6 @@
 """Progress of a study: its state, its trials by state, and the points of running trials.
 
-Reading it takes four small SQL statements, whatever the size of the study: only running trials are read one by one.
+Reading it takes four small SQL statements, whatever the size of the study: only running trials are read individually.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AT_REST = frozenset(
 
 @dataclass(frozen=True)
 class StudyPosition:
-    """The state of a study; an equal position is not sent again."""
+    """The state of a study; an unchanged position is not sent again."""
 
     name: str
     owner: str
@@ -76,7 +76,7 @@ def running_studies(store: Store) -> dict[int, str]:
 def read_study_progress(
     store: Store, name: str, before: StudyPosition | None
 ) -> StudyProgress | None:
-    """Return the progress of the study; None if it no longer exists."""
+    """Return the progress of the study; None if the study no longer exists."""
     try:
         study = store.study(name)
     except NotFound:
@@ -104,7 +104,7 @@ def read_study_progress(
 
 
 def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Trial]]:
-    """Return the trials per state and the running trials by id, at one moment: read both again if they disagree."""
+    """Return the number of trials per state and the running trials by id; both are read again if they disagree."""
     for _ in range(3):
         running = {trial.id: trial for trial in store.trials(study_id, states=[TrialState.RUNNING])}
         states: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
 def _changed(
     store: Store, study: Study, before: StudyPosition | None, position: StudyPosition
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the trials that ended since ``before``, at most ``MOST_CHANGED``; none without a previous position."""
+    """Return the trials that ended since ``before``, at most ``MOST_CHANGED``; empty if ``before`` is None."""
     if before is None:
         return ()
     ended = sum(_ended(position.trials).values()) - sum(_ended(before.trials).values())

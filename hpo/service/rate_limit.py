@@ -18,7 +18,7 @@ class RateLimit:
         self._left: dict[Hashable, tuple[float, float]] = {}
 
     def wait(self, caller: Hashable) -> float:
-        """Return 0 and count a call if the caller may proceed, else the seconds until it may."""
+        """Return 0 and count a call if the caller may proceed, else the seconds to wait."""
         left = self.left(caller)
         if left < 1:
             return (1 - left) / self.rate

@@ -24,7 +24,7 @@ h2 {{ margin-top: 2rem; text-transform: capitalize; }}
 </style></head><body>
 <h1>{title} {version}</h1>
 <p>{description}</p>
-<p>The same for programs: <a href="openapi.json">openapi.json</a>.</p>
+<p>Machine-readable version: <a href="openapi.json">openapi.json</a>.</p>
 """
 
 
@@ -117,7 +117,7 @@ def _example(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _value(document: Mapping[str, Any], schema: Mapping[str, Any], depth: int) -> Any:
-    """Return an example for the schema: the schema's own if it has one, else the names of the types."""
+    """Return an example for the schema: its own example if it has one, else the names of the types."""
     schema = _resolved(document, schema)
     if schema.get("examples"):
         return schema["examples"][0]

@@ -1,4 +1,4 @@
-"""RefusedError: a request that is answered with an error; independent of the web framework."""
+"""RefusedError: the error of a refused request, independent of the web framework."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = {
 
 
 class RefusedError(HpoError):
-    """A request that is answered with ``status``; it may succeed ``retry_after`` seconds later."""
+    """Error of a request that is answered with ``status``; it may succeed ``retry_after`` seconds later."""
 
     exit_code = 2
 

@@ -38,7 +38,7 @@ GRACE_SECONDS = 10
 
 
 class ServeError(HpoError):
-    """The server cannot listen on its address."""
+    """Error of a server that cannot listen on its address."""
 
     exit_code = 2
 
@@ -63,7 +63,7 @@ def serve_until_stopped(
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}{config.path}"
     app = create_app(config, extra_routers)
-    # in the environment, because any user of the machine can read command lines and a database URL has its password
+    # in the environment: any user of the machine can read command lines, and a database URL contains its password
     storage = {"HPO_STORAGE": config.storage}
     child = WorkerProcess(worker_command(config), storage) if worker else None
     try:
@@ -92,14 +92,14 @@ def serve_until_stopped(
         if packages := refused_packages():
             tell(
                 f"Studies may not use the plug-ins of {', '.join(packages)}, and the pages of "
-                f"those that do stay empty; to allow them: hpo serve "
+                f"studies that do stay empty; to allow them: hpo serve "
                 f"{' '.join(f'--plugin {each}' for each in packages)}"
             )
-        tell("Ctrl-C stops it.")
+        tell("Ctrl-C stops the server.")
         if child is not None:
             child.start()
         gc.collect()
-        gc.freeze()  # imported objects live until the end, and need not be scanned in every collection
+        gc.freeze()  # imported objects live until the end and need not be scanned in every collection
         _Server(_uvicorn(config, app), app.state.context.live.close).run(sockets=[sock])
     finally:
         if child is not None:
@@ -130,7 +130,7 @@ def secret_file(folder: Path) -> Path:
 
 
 def login_secret(store: Store, folder: Path) -> str:
-    """Return the login link's secret: the old one while valid, so that open pages stay logged in, else a new one."""
+    """Return the login link's secret: the old one if still valid, so that open pages stay logged in, else a new one."""
     file = secret_file(folder)
     try:
         secret = file.read_text(encoding="utf-8").strip()

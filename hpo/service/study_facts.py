@@ -16,8 +16,8 @@ from hpo.study.spec import parse_study
 class StudyFacts:
     """The trials that a study's file asks for, its rungs, and its full-scale run.
 
-    ``sizes`` are the sizes of its ladder other than the batch, ``full_point`` those of the full scale. All are empty if
-    an older release wrote the file in another format.
+    ``sizes`` are the sizes of its ladder other than the batch, ``full_point`` those of the full scale. All fields are
+    empty if an older release wrote the file in another format.
     """
 
     budget_trials: int | None = None

@@ -1,6 +1,6 @@
 """Rules for submitted studies: workloads that the server allows, data in its folders, built-in machines.
 
-``hpo.study.spec`` parses the text; it bounds its size, depth and aliases, and imports nothing. The checks here need the
+``hpo.study.spec`` parses the text, limits its size, depth and aliases, and imports nothing. The checks here need the
 server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_submitted_data`), as
 links may have changed since.
 """
@@ -34,7 +34,7 @@ METRICS_SECONDS = 60.0
 MOST_PATHS = 100
 LONGEST_NAME = 200
 LONGEST_PATH = 4096
-"""Maximum length of a path in characters: Linux opens no longer ones, and resolving their links may take minutes."""
+"""Maximum length of a path in characters: Linux opens no longer paths, and resolving their links may take minutes."""
 
 
 def read_submission(
@@ -42,7 +42,7 @@ def read_submission(
     config: ServerConfig,
     metrics_of: Callable[[str], Mapping[str, bool] | None] | None = None,
 ) -> StudySpec:
-    """Read a study from text received over the network; raise :class:`SpecError` with every fault.
+    """Read a study from text received over the network; raise :class:`SpecError` with every error.
 
     ``metrics_of`` returns the metrics of an allowed workload, as :func:`submitted_workload_metrics` does.
     """
@@ -117,7 +117,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
 def _faults_of_size(
     spec: StudySpec, limits: ServiceLimits
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield a fault for each number above the limits of a study, before anything runs for it."""
+    """Yield an error for each number above the limits of a study, before the study runs."""
     budget, data = spec.budget, spec.data
     evaluations = math.ceil(budget.epochs_per_trial * budget.evaluations_per_epoch)
     asked: list[tuple[tuple[str | int, ...], float, float, str]] = [
@@ -161,7 +161,7 @@ def faults_of_submitted_data(
     data: Mapping[str, Any],
     folders: Sequence[Path],
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield a fault for each path in a study's ``data`` section that is outside ``folders``, with links resolved."""
+    """Yield an error for each path in a study's ``data`` section that is outside ``folders``, with links resolved."""
     roots = [folder.resolve() for folder in folders]
     for number, (location, text) in enumerate(_paths(data, ("data",))):
         if number >= MOST_PATHS:
@@ -190,7 +190,7 @@ def faults_of_submitted_data(
 
 
 def fault_of_submitted_machine(name: str) -> str | None:
-    """Return the fault of a machine's name from the network, which must be that of a built-in machine, not a file."""
+    """Return an error message unless a name from the network is that of a built-in machine."""
     names = machine_names()
     if name in names:
         return None
@@ -218,7 +218,7 @@ def built_in_machine(name: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def submitted_workload_metrics(workload: str) -> dict[str, bool] | None:
-    """Return the metrics of an allowed workload; None if they cannot be determined here, such as without torch.
+    """Return the metrics of an allowed workload; None if they cannot be determined here, for example without torch.
 
     A separate process reads them: neither torch nor the code of a workload is loaded into the server.
     """

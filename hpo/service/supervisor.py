@@ -19,7 +19,7 @@ GRACE_SECONDS = 30.0
 
 
 class WorkerProcess:
-    """Keeps one worker running until :meth:`stop`. If it keeps dying at once, the delay before restarts grows."""
+    """Keeps one worker running until :meth:`stop`. If it keeps dying immediately, the delay before restarts grows."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         self.command, self._variables = tuple(command), dict(variables or {})

@@ -1,10 +1,10 @@
 """A worker: takes studies from the queue of a database and runs them, one after the other.
 
-Any number of workers share a queue, on any machine that reaches the database. A worker holds its study by a lease
+Any number of workers share a queue, on any machine that reaches the database. A worker holds its study under a lease
 that a thread renews. If it dies, the lease expires and another worker takes over the study from the database: finished
 trials are kept, and running trials restart, from their checkpoints if the workers share a folder. A worker that only
 lost its lease (the machine slept, the clock jumped) learns this when the database refuses its next write, and gives up
-without harm.
+the study without harm.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TRACKER_GRACE_SECONDS = 5.0
 """Seconds for which a tracker may keep writing after its study has ended; the next study waits for it."""
 
 EMPTY_LOOKS = 3
-"""A draining worker ends after finding no study this many times, as others may have locked a row for a moment."""
+"""A draining worker ends after finding no study this many times, as other workers may have locked a row briefly."""
 
 LONGEST_DRAIN_PAUSE = 0.25
 """Maximum number of seconds between two attempts of a draining worker to find a study."""
@@ -65,13 +65,14 @@ LONGEST_DRAIN_PAUSE = 0.25
 class WorkerOptions:
     """Options of a worker.
 
-    ``name`` is unique to the process; ``host:pid`` if empty. ``cores`` limits the cores of this machine that Ray uses,
-    all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the maximum number of one user's studies
-    that run at a time, over all workers with this option. A study whose workers died ``max_attempts`` times fails.
-    ``once`` stops the worker after one study, ``drain`` when the queue is empty. If ``data_folders`` are given, a study
-    with data elsewhere fails: links may have changed since the server checked. A study may use ``memory_bytes`` of
-    memory, 90 % of the machine's if None, and ``disk_bytes`` of disk space in the folder, 100 GB if None. ``trackers``
-    are those that studies may name; others are mentioned in the study's events, and nothing is written to them.
+    ``name`` is unique to the process; ``host:pid`` if empty. ``cores`` is the number of cores of this machine that
+    Ray uses, all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the maximum number of one
+    user's studies that run at a time, over all workers with this option. A study whose workers died
+    ``max_attempts`` times fails. ``once`` stops the worker after one study, ``drain`` when the queue is empty. If
+    ``data_folders`` are given, a study with data elsewhere fails: links may have changed since the server checked
+    them. A study may use ``memory_bytes`` of memory, 90 % of the machine's if None, and ``disk_bytes`` of disk
+    space in the folder, 100 GB if None. ``trackers`` lists the trackers that studies may name; others are mentioned
+    in the study's events, and nothing is written to them.
     """
 
     storage: str
@@ -93,7 +94,7 @@ class WorkerOptions:
 
 
 class StudyWorker:
-    """Runs studies until :meth:`stop`, or as ``once`` and ``drain`` say; call :meth:`run` once."""
+    """Runs studies until :meth:`stop` is called, or as ``once`` and ``drain`` say; call :meth:`run` only once."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options, self.name = options, options.name or lease_holder_name()
@@ -190,7 +191,7 @@ class StudyWorker:
             spec = stored_spec(study)
         except HpoError as error:
             return self._fail(held, str(error))
-        data = workload_data(spec) if spec.search_path else spec.data  # the path to be opened
+        data = workload_data(spec) if spec.search_path else spec.data  # the path to open
         faults = (
             list(faults_of_submitted_data(data, options.data_folders))
             if options.data_folders
@@ -289,7 +290,7 @@ class _Presence(PeriodicThread):
 
 
 def _accelerators() -> int:
-    """Count the accelerators that a process may use here, without loading a library to do so."""
+    """Count the accelerators that a process may use here, without loading a library."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])

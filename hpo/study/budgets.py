@@ -1,4 +1,4 @@
-"""Splits a study's budget of trainings over its ladder."""
+"""Splits a study's budget of training runs over its ladder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RungBudget:
-    """The number of trainings at a rung, and how many of its best settings are trained with ``seeds`` seeds."""
+    """The number of training runs at a rung, and how many of its best settings are trained with ``seeds`` seeds."""
 
     trainings: int
     repeated_settings: int
@@ -16,14 +16,14 @@ class RungBudget:
 
     @property
     def explorations(self) -> int:
-        """The number of trainings whose settings the sampler picks."""
+        """The number of training runs whose settings the sampler picks."""
         return self.trainings - self.repeated_settings * (self.seeds - 1)
 
 
 def rung_budgets(ladder: Sequence[int], trainings: int, seeds: int) -> dict[int, RungBudget]:
     """Split ``trainings`` evenly over the ladder; the largest rungs get the remainder.
 
-    With two seeds a quarter of a rung's trainings are repetitions, with three a third, and so on up to a half:
+    With two seeds, a quarter of a rung's training runs are repetitions, with three a third, and so on up to a half:
     ``trainings // (2 * seeds)`` settings are repeated with ``seeds - 1`` more seeds.
     """
     share, rest = divmod(trainings, len(ladder))

@@ -1,8 +1,8 @@
-"""The section ``constraints``: bounds that a training must meet, besides its target, for its settings to be usable.
+"""The section ``constraints``: bounds that a training run must meet, besides its target, for its settings to be usable.
 
 An example is ``constraints: {memory_gb: {at_most: 16}, top5: {at_least: 0.9}}``. Constraints may bound the peak memory
-and the seconds per sample of any training that reports them, and the value at the last evaluation of every metric of
-the workload except the target metric.
+and the seconds per sample of any run that reports them, and the value at the last evaluation of every metric of the
+workload except the target metric.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainers.job import MEMORY, PACE, Constraint
 MOST = 20
 BOUNDS = ("at_most", "at_least")
 OF_ANY = (MEMORY, PACE)
-"""The measurements of a training besides its metrics."""
+"""The measurements of a training run besides its metrics."""
 
 
 def parse_constraints(values: Any) -> tuple[Constraint, ...]:
@@ -47,7 +47,7 @@ def parse_constraints(values: Any) -> tuple[Constraint, ...]:
 
 
 def to_plain(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """Return constraints as they are written in a study file."""
+    """Return the constraints in the form that a study file uses."""
     return {each.name: {BOUNDS[not each.at_most]: each.bound} for each in constraints}
 
 
@@ -60,14 +60,14 @@ def faults_of_constraints(
     asynchronous: bool,
     sizes: bool = False,
 ) -> Iterator[tuple[Location, str]]:
-    """Yield the faults that the study file alone reveals: constraints that its trainings cannot measure.
+    """Yield the faults that the study file alone reveals: constraints that its trials cannot measure.
 
-    ``metric`` is the target metric; ``sizes`` says whether more than the batch size varies over the ladder.
+    ``metric`` is the target metric; ``sizes`` says whether anything besides the batch size varies over the ladder.
     """
     if sizes and constraints:
         yield (
             ("constraints",),
-            "constraints need trainings of the model and length that are forecast, but this "
+            "constraints need trials with the model and length of the forecast, but this "
             "ladder has smaller ones; leave constraints out, or give the ladder as a list of "
             "batch sizes",
         )
@@ -82,8 +82,8 @@ def faults_of_constraints(
             which = "resources.fused_trials" if fused else "update_mode asynchronous"
             yield (
                 place,
-                f"constraints.{MEMORY} must be measured for each training, but with {which} "
-                f"trainings share their memory; leave one of the two out",
+                f"constraints.{MEMORY} must be measured for each trial, but with {which} "
+                f"trials share their memory; leave one of the two out",
             )
         elif program is not None:
             yield from _faults_of_program(each, program)
@@ -92,15 +92,15 @@ def faults_of_constraints(
 def faults_of_metrics(
     constraints: Sequence[Constraint], workload: str, metrics: Mapping[str, bool], *, memory: bool
 ) -> Iterator[tuple[Location, str]]:
-    """Yield the faults that depend on the workload: metrics that it does not measure, or bounds in the wrong direction;
-    ``memory`` says whether it reports its memory use.
+    """Yield the faults that depend on the workload: metrics that it does not measure, and bounds in the wrong
+    direction; ``memory`` says whether it reports its memory use.
     """
     for each in constraints:
         place = ("constraints", each.name)
         if each.name == MEMORY and not memory:
             yield (
                 place,
-                f"constraints.{MEMORY} must be measured, but workload {workload!r} computes in "
+                f"constraints.{MEMORY} must be measured, but workload {workload!r} runs in "
                 f"the memory of the sweep process and reports none; leave it out",
             )
         elif each.name not in OF_ANY and each.name not in metrics:
@@ -122,7 +122,7 @@ def faults_of_metrics(
 
 
 def _fault(name: Any, bound: Any) -> str:
-    """Return the fault of one constraint, to be appended to its name."""
+    """Return the text of the fault in one constraint, to be appended to its name."""
     if not isinstance(name, str) or not 0 < len(name) <= 100:
         return " must be a name of 1 to 100 characters"
     if not isinstance(bound, Mapping):

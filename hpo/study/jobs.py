@@ -14,8 +14,8 @@ from trainers.workloads.described import WORKLOADS
 
 
 def search_path(spec: StudySpec) -> str:
-    """Return the folder where a study's own modules and data are looked up: the folder of its file, or the current
-    one.
+    """Return the folder in which a study's own modules and data are looked up: the folder of its file, or the current
+    folder.
     """
     return str(Path(spec.search_path or ".").absolute())
 
@@ -24,7 +24,7 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
     """Return the options for opening the study's workload: ``data``, with its path made absolute so that workers can
     start in any folder.
 
-    For a program they are the section ``program``, with its cost evaluated at full scale.
+    For a program, the options are the section ``program``, with its cost evaluated at full scale.
     """
     if spec.program is not None:
         plain = spec.program.to_plain()
@@ -38,7 +38,7 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
 
 
 def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
-    """Return the sizes that are options in the workload's ``data``; custom classes and programs read theirs as
+    """Return the sizes that are options in the workload's ``data``; custom classes and programs read their sizes as
     settings.
     """
     if spec.workload not in WORKLOADS:
@@ -48,7 +48,7 @@ def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
 
 
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
-    """Return the folder for a program's files in one trial, inside the folder in which its study is run."""
+    """Return the folder for a program's files in one trial, inside the folder in which the study is run."""
     return folder / "trials" / str(study_id) / str(number)
 
 
@@ -59,7 +59,7 @@ def training_job(
     seed: int,
     epochs: float | None = None,
 ) -> TrainingJob:
-    """Return the job of one training; ``epochs`` is its budget, by default the study's budget per trial.
+    """Return the job of one training run; ``epochs`` is its budget, by default the study's budget per trial.
 
     Its sizes are read from the ``own`` settings and default to full scale.
     """

@@ -11,10 +11,11 @@ from typing import Any
 class StudyPrice:
     """An upper bound on a study's cost.
 
-    The sweep processes at most ``sweep_samples``: ``trials`` trainings of at most ``epochs_per_trial`` epochs, each of
-    ``train_samples``. A race may process ``race_samples`` more at the full-scale batch. ``trials_at_once`` is how many
-    trials fit on this machine, and ``seconds_per_sample`` a worker's time per sample at each rung that was timed;
-    ``sweep_seconds`` and ``race_seconds`` follow from them. Unknown amounts are None, and ``reason`` says why.
+    The sweep processes at most ``sweep_samples``: ``trials`` trials of at most ``epochs_per_trial`` epochs, each of
+    ``train_samples`` samples. A race may process ``race_samples`` more at the full-scale batch size. ``trials_at_once``
+    is how many trials fit on this machine, and ``seconds_per_sample`` is a worker's time per sample at each rung that
+    was timed; ``sweep_seconds`` and ``race_seconds`` follow from them. Unknown amounts are None, and ``reason`` says
+    why.
     """
 
     trials: int

@@ -1,4 +1,4 @@
-"""The sections ``program`` and ``report`` of a study file: a user's own training program."""
+"""The sections ``program`` and ``report`` of a study file, which describe a user's own training program."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trainers.workloads.program.command import (
 from trainers.workloads.program.options import ProgramOptions, ProgramReportOptions
 
 PROGRAM = "program"
-"""The workload that this section describes."""
+"""The workload that the section ``program`` describes."""
 
 
 class Section(BaseModel):
-    """A section of a study file: unknown keys are refused, and values must have the right type."""
+    """A section of a study file: unknown keys are rejected, and values must have the right type."""
 
-    # strict: the text "2" and the float 2.0 are not seeds; a value that is nearly right hides a mistake
+    # strict: the text "2" and the float 2.0 are not valid seeds, because a nearly valid value usually hides a mistake
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -73,7 +73,7 @@ class ProgramSection(Section):
 
     @property
     def options(self) -> ProgramOptions:
-        """The options for the trainer."""
+        """The options that the trainer uses."""
         return ProgramOptions.from_dict(self.to_plain())
 
 
@@ -87,7 +87,7 @@ def faults_of_program(
 ) -> list[tuple[Location, str]]:
     """Yield the faults of the section, given the study's settings; ``repeated`` says why seeds vary.
 
-    ``sizes`` are the sizes besides the batch that vary over the ladder: every training has them as settings.
+    ``sizes`` are the sizes besides the batch size that vary over the ladder; every run has them as settings.
     """
     if program is None:
         if workload != PROGRAM:
@@ -128,8 +128,8 @@ def faults_of_program(
 
 
 def program_reads_seed(program: ProgramSection | None) -> bool:
-    """Return whether repetitions receive their own seed: always without a program; with one, if its command reads the
-    seed.
+    """Return whether repetitions receive their own seed: always without a program, and otherwise if the program's
+    command contains the seed.
     """
     options = program and program.options
     return not options or options.reads_trial or "seed" in command_placeholders(options.words)

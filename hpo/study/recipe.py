@@ -1,9 +1,9 @@
-"""A study that starts from a published recipe: ``recipe: goyal2017``.
+"""Support for studies that start from a published recipe: ``recipe: goyal2017``.
 
 The recipe's settings become fixed values of ``search``, except for those that the study's own ``search`` names.
-Settings that have no effect alongside the study's own are left out. Settings that change with the batch size (the
-learning rate, the warmup, and whatever the recipe's own rule or table changes) are never taken from the recipe: the
-study tunes them, so that a law can extrapolate them, or gives them a value.
+Settings that have no effect alongside the study's own settings are left out. Settings that change with the batch size
+(the learning rate, the warmup, and whatever the recipe's own rule or table changes) are never taken from the recipe.
+The study tunes them, so that a law can extrapolate them, or gives them a value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONGEST_NAME = 100
 
 
 def check_recipe(name: str) -> str:
-    """Return ``name`` if a recipe has that name; else raise ValueError with the nearest name."""
+    """Return ``name`` if there is a recipe with that name; otherwise raise ValueError with the nearest name."""
     if len(name) > LONGEST_NAME:
         raise ValueError(f"must name a published recipe, but got {shown_value(name)}")
     try:
@@ -73,7 +73,7 @@ def _check_no_own_optimizer(space: SearchSpace) -> None:
 def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str, Any]]:
     """Return the custom settings that the study's workload may read (None: any), and the known settings that it fixes.
 
-    A program handles its normalization batch size itself, so its batches need not be multiples of it.
+    A program handles its normalization batch size itself, so its batch sizes need not be multiples of that size.
     """
     workload, program = info.data.get("workload", ""), info.data.get("program")
     if program is not None:

@@ -18,7 +18,7 @@ _WORKLOAD = re.compile(r"[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it fits in a table, a title and a log line; else raise ValueError."""
+    """Return ``name`` if it fits in a table, a title and a log line; otherwise raise ValueError."""
     if not name.isprintable() or name != name.strip() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
         raise ValueError(
             f"must be 1 to {MAX_NAME_CHARACTERS} printable characters with no space at its "
@@ -28,7 +28,7 @@ def check_name(name: str) -> str:
 
 
 def check_workload(workload: str) -> str:
-    """Return ``workload`` if it is a name or ``package.module:Class``; else raise ValueError."""
+    """Return ``workload`` if it is a name or ``package.module:Class``; otherwise raise ValueError."""
     if not _WORKLOAD.fullmatch(workload):
         raise ValueError(
             "must be the name of a workload, or package.module:Class for your own class, but "
@@ -38,7 +38,7 @@ def check_workload(workload: str) -> str:
 
 
 def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``ladder`` if its global batch sizes increase; else raise ValueError."""
+    """Return ``ladder`` if its global batch sizes increase; otherwise raise ValueError."""
     for rung, following in itertools.pairwise(ladder):
         if following <= rung:
             raise ValueError(
@@ -48,7 +48,7 @@ def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def faults_of_budget(trials: int, ladder: Sequence[int]) -> Iterator[tuple[Location, str]]:
-    """Yield a fault if there are fewer trainings than rungs."""
+    """Yield a fault if the budget has fewer trials than the ladder has rungs."""
     if trials < len(ladder):
         yield (
             ("budget", "trials"),
@@ -64,7 +64,7 @@ def faults_of_normalization(
 ) -> Iterator[tuple[Location, str]]:
     """Yield a fault if a batch cannot be split into groups of ``normalization_batch_size`` samples.
 
-    The samples of a group share batch-norm statistics. The rule holds at every rung and at the ``full_scale`` global
+    The samples of a group share batch-norm statistics. The rule applies to every rung and to the ``full_scale`` global
     batch size.
     """
     sizes, default = _normalization_batch_sizes(search)

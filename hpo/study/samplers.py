@@ -1,4 +1,4 @@
-"""The registry of samplers that a study may name, each described without importing it."""
+"""The registry of samplers that a study may name; each sampler is described without being imported."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from search_spaces.plugins import PluginError, PluginRegistry, plugin_instance_o
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerDescription:
-    """A sampler; ``about`` says briefly how it picks settings, ``source`` where it was published.
+    """A sampler: ``about`` says briefly how it picks settings, and ``source`` where it was published.
 
-    ``rule`` is ``module:attribute``, imported when a sweep begins. Called with a seed, it returns an Optuna sampler
+    ``rule`` is ``module:attribute``, imported when a sweep starts. Called with a seed, it returns an Optuna sampler
     (``optuna.samplers.BaseSampler``); every rung of a ladder gets its own. If the sampler ``chooses_rung``, ``rule`` is
     called with the study and the number of its earlier trials instead, and returns a
-    :class:`hpo.tuning.generation.samplers.Sampler`, which also picks the batch size; its trials are stopped by their
-    learning curves, as no rung has enough trials to compare. If it ``takes_constraints``, a trial reports how far it
-    violates each constraint of the study (``optuna.trial.Trial.set_constraint``); for other samplers a violation counts
-    as missing the target.
+    :class:`hpo.tuning.generation.samplers.Sampler`, which also picks the batch size. Its trials are stopped by their
+    learning curves, as no rung has enough trials to compare. If the sampler ``takes_constraints``, a trial reports how
+    far it violates each constraint of the study (``optuna.trial.Trial.set_constraint``); for other samplers, a
+    violation counts as missing the target.
     """
 
     rule: str
@@ -72,7 +72,7 @@ SAMPLERS: PluginRegistry[SamplerDescription] = PluginRegistry(
 
 
 def check_sampler(name: str) -> str:
-    """Return ``name`` if a sampler has that name; else raise ValueError."""
+    """Return ``name`` if there is a sampler with that name; otherwise raise ValueError."""
     if name not in SAMPLERS:
         *names, last = SAMPLERS
         raise ValueError(

@@ -3,7 +3,7 @@ full scale.
 
 A ladder that is a mapping lists them: ``ladder: {global_batch_size: [32, 64], width: [32, 64], samples: [99, 999]}``.
 Every combination is trained, and ``full_scale`` gives each size at full scale. ``width`` and ``depth`` describe the
-model; ``samples`` is the length of a training with a fixed budget. A trial stores its sizes among its settings.
+model; ``samples`` is the length of a training run with a fixed budget. A trial stores its sizes among its settings.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class StudyWithSizes(Protocol):
 
     @property
     def seeds(self) -> int:
-        """The number of seeds with which the best settings are trained."""
+        """The number of seeds with which each of the best settings is trained."""
 
 
 class FittingStudy(StudyWithSizes, Protocol):
-    """A growing study with the fields that its sizes must be compatible with."""
+    """The fields of a study that must be compatible with its sizes."""
 
     @property
     def workload(self) -> str:
-        """The name of the workload, or of a class."""
+        """The name of a workload, or of a class."""
 
     @property
     def program(self) -> ProgramSection | None:
@@ -82,7 +82,7 @@ class FittingStudy(StudyWithSizes, Protocol):
 
     @property
     def target(self) -> StudyTarget:
-        """The question of the study."""
+        """The question that the study asks."""
 
     @property
     def sampler(self) -> str:
@@ -173,7 +173,7 @@ def settings_at_full_scale(spec: StudyWithSizes, settings: TrainingSettings) -> 
 
 
 def sizes_of_settings(spec: StudyWithSizes, settings: Mapping[str, Any]) -> Point:
-    """Return a trial's sizes from its stored settings; sizes missing there, as in a plan's run, default to full
+    """Return a trial's sizes from its stored settings; sizes missing there, as in the run of a plan, default to full
     scale.
     """
     return sizes_in_settings(full_scale_sizes(spec), settings)
@@ -191,17 +191,18 @@ def transferred_sizes(spec: StudyWithSizes) -> tuple[str, ...]:
 
 
 def share_weight(spec: StudyWithSizes, point: Point) -> float:
-    """Return the weight with which a size gets its share of the trainings: one over the square root of their cost,
-    which is optimal if the scatter is the same at all sizes (multilevel Monte Carlo, Giles 2008, equation 3.1).
+    """Return the weight by which training runs are allotted to a size: one over the square root of the cost of a run.
+
+    It is optimal if the scatter is the same at all sizes (multilevel Monte Carlo, Giles 2008, equation 3.1).
     """
     return 1 / math.sqrt(relative_cost(point, spec))
 
 
 def relative_cost(point: Point, spec: StudyWithSizes | None = None) -> float:
-    """Return the relative cost of a training: the square of the width, times the depth, times the samples.
+    """Return the relative cost of a training run: the square of the width, times the depth, times the samples.
 
-    For a program it is the formula that ``spec`` gives under ``cost``, times the samples if that is the cost of one
-    sample.
+    For a program, the cost is the formula that ``spec`` gives under ``cost``, times the samples if the formula is the
+    cost of one sample.
     """
     sizes = dict(point)
     program = getattr(spec, "program", None)
@@ -213,8 +214,8 @@ def relative_cost(point: Point, spec: StudyWithSizes | None = None) -> float:
 
 
 def cost_share_of_sizes(spec: StudyWithSizes, point: Point) -> float:
-    """Return the cost of a training of these sizes as a share of its cost at full scale, from the workload's operation
-    counts if they are known (:mod:`trainers.workloads.described`).
+    """Return the cost of a training run of these sizes as a share of its cost at full scale, computed from the
+    workload's operation counts if they are known (:mod:`trainers.workloads.described`).
     """
     workload = str(getattr(spec, "workload", ""))
     counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
@@ -231,7 +232,7 @@ def sample_cost_share(spec: StudyWithSizes, point: Point) -> float:
 
 
 def length_share(spec: StudyWithSizes, point: Point) -> float:
-    """Return the number of samples in a training of these sizes as a share of the number at full scale."""
+    """Return the number of samples in a training run of these sizes as a share of the number at full scale."""
     return float(dict(point).get(LENGTH, 1) / dict(full_scale_sizes(spec)).get(LENGTH, 1))
 
 
@@ -245,9 +246,9 @@ def costly_samples(
 
 
 def budgets_by_sizes(spec: StudyWithSizes) -> dict[Point, dict[int, RungBudget]]:
-    """Return the number of trainings at each rung, by sizes and batch size.
+    """Return the number of training runs at each rung, by sizes and batch size.
 
-    Cheaper sizes get more of them, in proportion to :func:`share_weight`. Every rung gets at least one.
+    Cheaper sizes get more runs, in proportion to :func:`share_weight`. Every rung gets at least one run.
     """
     found = points(spec)
     weights = [share_weight(spec, point) for point in found]
@@ -262,30 +263,30 @@ def budgets_by_sizes(spec: StudyWithSizes) -> dict[Point, dict[int, RungBudget]]
 
 
 def rung_in_words(global_batch_size: int, point: Point) -> str:
-    """Return the rung in words: ``64`` or ``64, width 32``."""
+    """Return the rung in words, such as ``64`` or ``64, width 32``."""
     return ", ".join(filter(None, (str(global_batch_size), sizes_in_words(point))))
 
 
 def sizes_in_words(point: Point) -> str:
-    """Return the sizes in words: ``width 64, samples 4000``."""
+    """Return the sizes in words, such as ``width 64, samples 4000``."""
     return ", ".join(f"{name} {size}" for name, size in named_sizes(point).items())
 
 
 def named_sizes(point: Point) -> dict[str, int]:
-    """Return the sizes by their names in a ladder."""
+    """Return the sizes by the names that a ladder uses."""
     return {SAMPLES if name == LENGTH else name: size for name, size in point}
 
 
 def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
-    """Yield a fault for everything that cannot be combined with sizes besides the batch size."""
+    """Yield a fault for every part of the study that cannot be combined with sizes besides the batch size."""
     full = spec.full_scale
     given = [] if full is None else [name for name in DIRECTIONS if getattr(full, name) is not None]
     for name in given:
         if name not in spec.sizes:
             yield (
                 ("full_scale", name),
-                f"full_scale.{name} needs a ladder with smaller values, ladder: {{{BATCH}: "
-                f"[...], {name}: [...]}}; add them, or leave full_scale.{name} "
+                f"full_scale.{name} needs a ladder with smaller values (ladder: {{{BATCH}: "
+                f"[...], {name}: [...]}}); add them, or leave full_scale.{name} "
                 f"out{_in_data(spec, name)}",
             )
     yield from _faults_of_cost(spec)
@@ -429,8 +430,8 @@ def _faults_of_samples(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
     if within is None:
         yield (
             ("ladder", SAMPLES),
-            "samples give the length of trainings with a fixed budget, but here the target "
-            "ends trainings; give target: {metric: "
+            "samples give the length of training runs with a fixed budget, but here the target "
+            "ends training; give target: {metric: "
             "..., best_within: {samples: ...}}, or leave samples out of the ladder",
         )
     elif full is not None and full.samples is not None and within.samples != full.samples:

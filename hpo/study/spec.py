@@ -1,8 +1,8 @@
-"""StudySpec: the checked content of a study file.
+"""StudySpec: the validated content of a study file.
 
 ``load_study(path)`` and ``parse_study(text)`` return a frozen :class:`StudySpec`, or raise one
-:class:`hpo.errors.SpecError` that lists every fault with its line: a bad study file raises no other error.
-Reading one imports no training or database library.
+:class:`hpo.errors.SpecError` that lists every fault with its line. They raise no other error for a bad study file, and
+reading a file imports no training or database library.
 """
 
 from __future__ import annotations
@@ -54,27 +54,29 @@ from search_spaces.space import SearchSpace
 from trainers.job import Constraint, Question
 
 if TYPE_CHECKING:
-    Json = Any  # each workload knows what its own data section holds
+    Json = Any  # each workload defines what its own data section holds
 else:
     Json = JsonValue
 BatchSize = Annotated[
     int, Field(gt=0, le=2**31 - 1)
-]  # samples per update; at most the maximum of a PostgreSQL integer column
+]  # samples per update, up to the maximum of a PostgreSQL integer column
 Count = Annotated[int, Field(gt=0, le=10**9)]
 MOST_RUNGS = 100
 MOST_EVALUATIONS = 10_000
 MOST_SEEDS = 10_000
 AUTO = "auto"
 SEARCH, LADDER_SAMPLER = "forecast", "tpe"
-"""The default samplers: for studies that can be searched at full scale, and for all others."""
+"""The default samplers: the first for studies that can be searched at full scale, the second for all others."""
 LEAST_SEARCH = 10
-"""Trainings that a search at full scale needs, short looks included; with fewer, the ladder is more informative."""
+"""Number of training runs that a search at full scale needs, including short ones; with fewer, the ladder is more
+informative.
+"""
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
-"""For a search that ends by itself: the maximum number of trainings, and the default number of epochs of each."""
+"""The maximum number of trials, and the default number of epochs per trial, for a search that stops by itself."""
 
 
 class FullScale(Section):
-    """The run that the study is for: its batch, its machine, and whether to run it after the sweep.
+    """The full-scale run that the study prepares: its batch size, its machine, and whether to run it after the sweep.
 
     ``width``, ``depth`` and ``samples`` are its sizes if the ladder has smaller ones (:mod:`hpo.study.sizes`).
     """
@@ -88,15 +90,15 @@ class FullScale(Section):
     samples: Annotated[int, Field(gt=0, le=10**15)] | None = None
     validate_plan: bool = Field(
         False, alias="validate"
-    )  # pydantic's own models have a method `validate`
+    )  # pydantic's models already have a method named `validate`
 
 
 class StudyBudget(Section):
-    """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
+    """How much may be trained: ``trials`` trials over the whole ladder, each of ``epochs_per_trial`` epochs.
 
-    ``race`` is how many samples the full-scale model may process at the full-scale batch before the plan is made: if
-    None, as many as cost a quarter of the sweep; if 0, there is no race. With ``trials: auto`` or ``budget: auto`` the
-    search ends by itself (``ends_by_itself``), after ``MOST_TRIALS`` at the latest.
+    ``race`` is the number of samples that the full-scale model may process at the full-scale batch size before the plan
+    is made. If it is None, the race may cost a quarter of the sweep; if it is 0, there is no race. With ``trials:
+    auto`` or ``budget: auto`` the search stops by itself (``ends_by_itself``), after at most ``MOST_TRIALS`` trials.
     """
 
     trials: Count
@@ -119,18 +121,18 @@ class StudyBudget(Section):
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the study ends when no further training is worth its cost, rather than after a fixed number of
-        trainings.
+        """Whether the study ends when no further trial is worth its cost, rather than after a fixed number of
+        trials.
         """
         return self._ends_by_itself
 
     @property
     def asked_trials(self) -> int | None:
-        """The number of trials in the study file; None if the search ends by itself."""
+        """The number of trials that the study file requests; None if the search stops by itself."""
         return None if self.ends_by_itself else self.trials
 
     def counted(self, ended: int) -> str:
-        """Return how many trials have ended, and of how many if that is known: ``12 of 48 trials``."""
+        """Return how many trials have ended, and out of how many if that is known: ``12 of 48 trials``."""
         return f"{ended} trials" if self.ends_by_itself else f"{ended} of {self.trials} trials"
 
     def to_plain(self) -> dict[str, Any]:
@@ -142,12 +144,12 @@ class StudyBudget(Section):
 class ResourceSection(Section):
     """The resources of one trial: ``nodes`` of ``workers_per_node`` processes, each with its cores and GPUs.
 
-    GPUs may be shared, such as with ``gpus_per_worker: 0.25``. If ``gpus_per_worker`` is None, a worker gets one GPU if
-    there are any; as many trials run at once as fit on the free cores and GPUs of the machines.
+    GPUs may be shared between workers, as with ``gpus_per_worker: 0.25``. If ``gpus_per_worker`` is None, a worker gets
+    one GPU if there are any. As many trials run at once as fit on the free cores and GPUs of the machines.
 
-    ``fused_trials`` is the number of trials trained at once as one model, in the sweep's own process: trials of one
-    rung that differ in rates, warmup, decay and momentum. It helps with models that leave an accelerator idle
-    (``benchmarks/fused_trials.md``).
+    ``fused_trials`` is the number of trials that are trained at once as one model, in the sweep's own process. They are
+    trials of one rung that differ in learning rate, warmup, decay and momentum. Fusing helps with models that leave an
+    accelerator idle (``benchmarks/fused_trials.md``).
     """
 
     nodes: Count = 1
@@ -172,9 +174,9 @@ class ResourceSection(Section):
 
 
 class StudySpec(Section):
-    """One study, as described by its file; two are equal if their content is the same, whatever the text.
+    """One study, as described by its file; two studies are equal if their content is the same, whatever their text.
 
-    ``ladder`` holds the batch sizes, ``sizes`` the other sizes of a ladder that is a mapping.
+    ``ladder`` holds the batch sizes, and ``sizes`` the other sizes of a ladder that is a mapping.
     """
 
     not_keys: ClassVar[tuple[str, ...]] = ("sizes",)
@@ -266,18 +268,18 @@ class StudySpec(Section):
 
     @property
     def text(self) -> str:
-        """The study file as it was given, comments included; :meth:`to_yaml` if there was none."""
+        """The study file as it was given, including comments; :meth:`to_yaml` if there was none."""
         return self.to_yaml() if self._text is None else self._text
 
     @property
     def path(self) -> Path | None:
-        """The study file, or None for a study that did not come from one."""
+        """The path of the study file; None for a study that did not come from a file."""
         return None if self._path is None else Path(self._path)
 
     @property
     def search_path(self) -> Path | None:
-        """The absolute path of the folder with the user's own modules and data: the study file's; None if there is no
-        file.
+        """The absolute path of the folder with the user's own modules and data: the folder of the study file, or None
+        without a file.
         """
         return None if self._folder is None else Path(self._folder)
 
@@ -312,7 +314,7 @@ class StudySpec(Section):
 
     @property
     def question(self) -> Question:
-        """The question of the study: how soon trainings reach the target, or how good they get within its budget."""
+        """The question that the study asks: how soon runs reach the target, or how good they get within its budget."""
         fixed = self.target.best_within is not None
         epochs = self.budget.epochs_per_trial if fixed else None
         longest = self.full_scale.samples if self.full_scale and SAMPLES in self.sizes else None
@@ -388,11 +390,12 @@ class StudySpec(Section):
 
 
 def usual_sampler(study: StudySpec) -> str:
-    """Return the default sampler of a study: the search at full scale if it is possible, else TPE on the ladder.
+    """Return the default sampler of a study: the search at full scale if that is possible, otherwise TPE on the ladder.
 
-    It is possible if the search may choose the budget itself, or if trainings at the full-scale batch can find the best
-    rate: that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled,
-    all scaled settings are numbers, and there are at least ``LEAST_SEARCH`` trainings.
+    A search at full scale is possible if the search may choose the budget itself, or if runs at the full-scale batch
+    size can find the best learning rate. The latter requires that this batch size may be trained here (a program must
+    be able to accumulate gradients), ``learning_rate`` is scaled, all scaled settings are numbers, and there are at
+    least ``LEAST_SEARCH`` trials.
     """
     if study.budget.ends_by_itself and not study.sizes:
         return SEARCH
@@ -409,7 +412,7 @@ def usual_sampler(study: StudySpec) -> str:
 
 
 def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
-    """Yield a fault if the budget is ``auto`` but the search does not end by itself."""
+    """Yield a fault if the budget is ``auto`` but the search does not stop by itself."""
     if not study.budget.ends_by_itself or (study.question.fixed and not study.sizes):
         return
     if not SAMPLERS[study.sampler].chooses_rung and not study.sizes:
@@ -434,8 +437,8 @@ def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, s
 
 
 def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
-    """Yield a fault if a study with a fixed budget asks for something that only works with a target that ends
-    trainings.
+    """Yield a fault if a study with a fixed budget requests something that only works with a target that ends
+    training.
     """
     if not study.question.fixed:
         return
@@ -443,19 +446,19 @@ def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Loc
     if study.budget.ends_by_itself and not study.sizes:
         yield (
             ("budget",),
-            f"budget: auto needs a target that ends trainings, or a ladder of several sizes, "
+            f"budget: auto needs a target that ends training, or a ladder of several sizes, "
             f"but got best_within with one size; give budget: {{trials: ...}}, {way_out}",
         )
     elif SAMPLERS[study.sampler].chooses_rung:
         yield (
             ("sampler",),
-            f"sampler {study.sampler} needs a target that ends trainings, but got best_within; "
+            f"sampler {study.sampler} needs a target that ends training, but got best_within; "
             f"use tpe, {way_out}",
         )
     if study.budget.race:
         yield (
             ("budget", "race"),
-            f"a race needs a target that ends trainings, but got best_within; leave race out, "
+            f"a race needs a target that ends training, but got best_within; leave race out, "
             f"{way_out}",
         )
 
@@ -490,8 +493,8 @@ def parse_study(
 ) -> StudySpec:
     """Read the study in a YAML text.
 
-    ``path`` is the file to name in errors. ``folder`` holds the study's own modules and data; default: the folder of
-    ``path``.
+    ``path`` is the file to name in errors. ``folder`` holds the study's own modules and data (default: the folder of
+    ``path``).
     """
     place = None if path is None else str(path)
     if folder is None and path is not None:
@@ -543,9 +546,9 @@ def check_study_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
 
 
 def check_study_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: bool) -> None:
-    """Raise :class:`SpecError` unless the workload's trainings report everything that the study constrains.
+    """Raise :class:`SpecError` unless the workload's trials report everything that the study constrains.
 
-    ``metrics`` is as in :func:`check_study_target`; ``memory`` says whether the trainings report their memory use.
+    ``metrics`` is as in :func:`check_study_target`; ``memory`` says whether the trials report their memory use.
     """
     found = faults_of_metrics(spec.constraints, spec.workload, metrics, memory=memory)
     for location, message in found:

@@ -1,8 +1,8 @@
-"""The section ``target``: the question that a study asks of its trainings.
+"""The section ``target``: the question that a study asks of its training runs.
 
-Either how soon they reach a threshold, or how good the metric gets within a fixed budget of training. The budget is
-given in epochs, or in samples or tokens if the study file itself says how many an epoch has, so that a study can be
-read without opening its data.
+The question is either how soon they reach a threshold, or how good the metric gets within a fixed training budget. The
+budget is given in epochs, or in samples or tokens if the study file itself says how many an epoch has, so that a study
+can be read without opening its data.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hpo.study.faults import Location
 from hpo.study.program import ProgramSection, Section
 from trainers.job import Target
 
-LONGEST_WORD = 100  # characters of a name
+LONGEST_WORD = 100  # maximum number of characters of a name
 MOST_EPOCHS = 1e6
 UNTOLD = 1.0  # placeholder epochs of a budget that cannot be converted to epochs, which is reported as a separate fault
 _ENTROPIES = ("loss", "perplexity", "ppl", "nll", "bits", "bpb", "bpc", "energy")
 _ERRORS = ("error", "err", "mse", "rmse", "mae", "wer", "cer")
 LOWER_IS_BETTER = frozenset((*_ENTROPIES, *_ERRORS))
-"""Words in the names of metrics that are better when lower."""
+"""Words in the names of metrics for which lower is better."""
 
 
 class BestWithin(Section):
@@ -43,9 +43,9 @@ class BestWithin(Section):
 
 
 class StudyTarget(Section):
-    """The metric, and the lower or upper bound on it that ends a training.
+    """The metric, and the lower or upper bound on it that ends a training run.
 
-    With ``best_within`` there is no threshold: every training runs to the end of that budget, and the best metric
+    With ``best_within`` there is no threshold: every run continues to the end of that budget, and the best metric
     within it counts. ``direction`` then says which direction of the metric is better, if its name does not.
     """
 
@@ -95,12 +95,12 @@ class StudyTarget(Section):
 
     @property
     def threshold(self) -> float:
-        """The value to reach, in the metric's own unit; unreachable if the study asks for the best."""
+        """The value to reach, in the metric's own unit; unreachable if the study asks for the best metric."""
         return self.aim.threshold
 
     @property
     def ends(self) -> bool:
-        """Whether the target ends trainings."""
+        """Whether reaching the target ends a training run."""
         return self.best_within is None
 
     def reached(self, value: float) -> bool:
@@ -113,7 +113,7 @@ class StudyTarget(Section):
 
 
 def best_value_target(metric: str, direction: str | None = None) -> Target:
-    """Return the target that asks for the best value of a metric; by default its name says which direction is
+    """Return a target that asks for the best value of a metric; by default, the metric's name says which direction is
     better.
     """
     words = set(re.split(r"[^a-z]+", metric.lower()))
@@ -122,7 +122,7 @@ def best_value_target(metric: str, direction: str | None = None) -> Target:
 
 
 def with_budget(values: Any) -> Any:
-    """Return a study's values with the epochs per trial taken from ``best_within`` and the direction from its
+    """Return a study's values with the epochs per trial taken from ``best_within``, and the direction from its
     program.
     """
     target = values.get("target") if isinstance(values, Mapping) else None
@@ -149,7 +149,7 @@ def faults_of_target(
     batches: Sequence[int],
     epochs_per_trial: float,
 ) -> Iterator[tuple[Location, str]]:
-    """Yield the faults of a fixed budget: of its unit, the epochs per trial, and the study's batch sizes."""
+    """Yield the faults of a fixed budget in its unit, its epochs per trial, or the study's batch sizes."""
     if target.best_within is None:
         return
     within = target.best_within.model_dump(exclude_none=True)
@@ -172,7 +172,7 @@ def faults_of_target(
         yield (
             ("budget", "epochs_per_trial"),
             f"budget.epochs_per_trial must be the {epochs:g} epochs of target.best_within, the "
-            f"length of each training, but got {epochs_per_trial:g}; leave it out",
+            f"length of each training run, but got {epochs_per_trial:g}; leave it out",
         )
     samples = _samples_per_epoch(plain, data)
     most = None if samples is None else epochs * samples
@@ -196,7 +196,7 @@ def _told_direction(program: Any, target: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _epochs(within: Mapping[str, Any], program: Any, data: Any) -> float | None:
-    """Return the budget in epochs; None if the study lacks the figures for that, or they are not numbers."""
+    """Return the budget in epochs; None if the study lacks the values that this needs, or if they are not numbers."""
     if _is_count(within.get("epochs")):
         return float(within["epochs"])
     samples = _samples_per_epoch(program, data)

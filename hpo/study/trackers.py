@@ -1,7 +1,8 @@
-"""The registry of experiment trackers that a study may name, each described without importing it.
+"""The registry of experiment trackers that a study may name; each tracker is described without being imported.
 
-``trackers: [wandb]`` in a study file names one, ``trackers: [{mlflow: {uri: "http://mlflow.example"}}]`` one with
-settings. Trackers are not part of a study's question: it may be continued with other trackers, or with none.
+In a study file, ``trackers: [wandb]`` names one, and ``trackers: [{mlflow: {uri: "http://mlflow.example"}}]`` names one
+with settings. Trackers are not part of a study's question: the study may be continued with other trackers, or without
+any.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ LONGEST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerDescription:
-    """A tracker; ``about`` says briefly what it is, ``source`` where its package is documented.
+    """A tracker: ``about`` says briefly what it is, and ``source`` where its package is documented.
 
-    ``rule`` is ``module:attribute``, imported in the process that writes to the tracker. Called with the stored study
-    (:class:`storage.records.Study`), its :class:`hpo.study.spec.StudySpec`, a folder that it may write to
-    (:class:`pathlib.Path`, the same each time) and the study's ``settings`` as keyword arguments (strings), it returns
-    a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are the settings that say where it writes: on a service's
-    worker, the operator sets these in the environment.
+    ``rule`` is ``module:attribute``, imported in the process that writes to the tracker. It is called with the stored
+    study (:class:`storage.records.Study`), its :class:`hpo.study.spec.StudySpec`, a folder that it may write to
+    (:class:`pathlib.Path`, the same each time) and the study's ``settings`` as keyword arguments (strings). It returns
+    a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are the settings that say where the tracker writes; for the
+    worker of a service, the operator sets these in the environment.
     """
 
     rule: str
@@ -99,12 +100,12 @@ class TrackerChoice:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_plain(self) -> str | dict[str, dict[str, str]]:
-        """Return the tracker as it is written in a study file."""
+        """Return the tracker in the form that a study file uses."""
         return {self.name: dict(self.settings)} if self.settings else self.name
 
 
 def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
-    """Parse the list of trackers in a study file; raise ValueError that says what is wrong with it."""
+    """Parse the list of trackers in a study file; raise ValueError if there is a fault in it."""
     if not isinstance(values, list | tuple):
         raise ValueError(
             f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown_value(values)}"
@@ -132,7 +133,7 @@ def check_tracker_names(names: Sequence[str]) -> None:
 def trackers_allowed_here(
     chosen: Sequence[TrackerChoice], names: Sequence[str]
 ) -> tuple[list[TrackerChoice], list[str]]:
-    """Return the trackers of a study that a worker may write to, and the reason against each of the others.
+    """Return the trackers of a study that a worker may write to, and the reason why each other tracker is refused.
 
     ``names`` are the trackers that the worker's operator allows; settings that say where to write are reserved for the
     operator.

@@ -1,8 +1,8 @@
 """Converts YAML text to plain values, with the line of every value.
 
-Scalars follow YAML 1.2's core schema, which has none of YAML 1.1's surprises: ``1e-4`` is a number, ``no``
-and ``2024-01-01`` are text, ``010`` is ten. Keys are text. Duplicate keys, tags, and aliases that expand a
-small file into a huge one are errors.
+Scalars follow YAML 1.2's core schema, which avoids the surprises of YAML 1.1: ``1e-4`` is a number, ``no`` and
+``2024-01-01`` are text, and ``010`` is ten. Keys are text. Duplicate keys, tags, and aliases that expand a small file
+into a huge one are errors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class YamlDocument:
 
 
 def read(text: str) -> YamlDocument:
-    """Read the plain values of one YAML text; errors are collected in ``faults`` and nothing is raised."""
+    """Read the plain values of a YAML text; errors are collected in ``faults``, and none is raised."""
     document = YamlDocument()
     try:
         size = len(text.encode("utf-8"))
@@ -80,7 +80,7 @@ def read(text: str) -> YamlDocument:
 
 
 def write(value: Any) -> str:
-    """Write the YAML text that :func:`read` converts back to ``value``; keys keep their order."""
+    """Return the YAML text that :func:`read` converts back to ``value``; keys keep their order."""
     return str(
         yaml.dump(
             value,
@@ -94,7 +94,7 @@ def write(value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no aliases, and quotes every text that :func:`read` would take for a number."""
+    """Writes no aliases, and quotes every text that :func:`read` would interpret as a number."""
 
     def ignore_aliases(self, _: Any) -> bool:
         return True
@@ -123,7 +123,7 @@ class _GivenUpError(Exception):
 
 
 class _Reader:
-    """Converts the nodes of a document to plain values and counts them, aliases expanded."""
+    """Converts the nodes of a document to plain values and counts them, with aliases expanded."""
 
     def __init__(self, document: YamlDocument) -> None:
         self.document = document
@@ -169,22 +169,22 @@ class _Reader:
 
 
 def _scalar(text: str, style: str) -> str | int | float | bool | None:
-    if style:  # quoted, or a block of text
+    if style:  # the text is quoted or a block scalar
         return text
     if text in _WORDS:
         return _WORDS[text]
-    if _INT.fullmatch(text) and len(text) <= 300:  # more digits do not fit a float
+    if _INT.fullmatch(text) and len(text) <= 300:  # numbers with more digits do not fit in a float
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def _check_events(text: str) -> None:
-    # composing recurses once per level and keeps every node, so the size is checked on the flat stream first
+    # composing recurses once per level and keeps every node, so the size is checked on the flat event stream first
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         if (
             count > 3 * MAX_VALUES
-        ):  # a value takes a scalar event and its key's, or a start and an end
+        ):  # a value has its own and its key's scalar event, or a start and an end event
             raise _GivenUpError(_TOO_MANY, event.start_mark)
         tag = getattr(event, "tag", None)
         if tag is not None:

@@ -1,1 +1,1 @@
-"""Sweeps: which settings to train next, when to stop a training, and how to run them all on Ray Tune."""
+"""Sweeps: which settings to train next, when to stop a trial early, and how to run all trials on Ray Tune."""

@@ -1,8 +1,8 @@
-"""A sweep in ask-and-tell mode: clients anywhere train its trials, one at a time.
+"""A sweep in ask-and-tell mode: remote clients train its trials, one at a time.
 
-The strategy, samplers and stopping rule of :mod:`hpo.tuning.tuner` decide on the next training and on early stops. All
-state is in the database, so that another process can take over; :meth:`AskedSweep.look` reads trials that others added
-or ended.
+The next trial and early stops are decided by the strategy, samplers and stopping rule of :mod:`hpo.tuning.tuner`. All
+state is in the database, so that another process can take over; :meth:`AskedSweep.look` reads trials that other
+processes added or ended.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trainers.report import ConvergencePoint
 
 @dataclass(frozen=True)
 class SuggestedTrial:
-    """A trial to be added, with the sampler's ticket for it; the ticket of a repetition is None."""
+    """A trial to be added, with the sampler's ticket for it; the ticket is None for a repetition."""
 
     new: NewTrial
     ticket: int | None
 
 
 class AskedSweep(Sweep):
-    """One study's sweep, kept up to date with what other processes do in its database; not thread-safe."""
+    """One study's sweep, kept in sync with changes that other processes make in its database; not thread-safe."""
 
     def __init__(self, spec: StudySpec, study: Study, store: Store) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class AskedSweep(Sweep):
         """Do nothing: trials in flight are held by the clients that train them."""
 
     def look(self) -> None:
-        """Read the trials that others have added, ended or given back."""
+        """Read the trials that other processes have added, ended or returned to the queue."""
         if self._store.counts(self._study.id, self.purpose) == self._counts():
             return
         for trial in self._stored():
@@ -86,7 +86,7 @@ class AskedSweep(Sweep):
         self._ended(trial)
 
     def next(self) -> Trial | SuggestedTrial | SweepDone | None:
-        """Return a queued trial, or one to be added; return None while that depends on running trials."""
+        """Return a queued trial, or a new one to be added; return None while the choice depends on running trials."""
         self.check()
         for trial in self.trials:
             if trial.state is TrialState.QUEUED:
@@ -99,7 +99,7 @@ class AskedSweep(Sweep):
         return SuggestedTrial(*self._new_trial(task))
 
     def forget(self, suggested: SuggestedTrial) -> None:
-        """Discard a suggestion: another process was faster."""
+        """Discard a suggestion because another process added a trial first."""
         if suggested.ticket is not None:
             sampler = self._samplers[
                 sizes_of_settings(self._spec, suggested.new.settings.get("own", {}))
@@ -118,7 +118,7 @@ class AskedSweep(Sweep):
         self._rule.begins(asked)
 
     def judge(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> str:
-        """Return why the trial must stop after these further points; "" if it may continue."""
+        """Return why the trial must stop after these additional points; "" if it may continue."""
         asked = self._asked.get(trial.id)
         if asked is None:
             self.began(trial, None)
@@ -139,11 +139,11 @@ class AskedSweep(Sweep):
         return self._rule.reason(asked.trial_id, asked.last_result.get("epochs", 0.0))
 
     def gone(self, trial: Trial) -> None:
-        """Record that a trial is back in the queue."""
+        """Record that a trial has returned to the queue."""
         self._trials[trial.id] = trial
 
     def ended(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> None:
-        """Record that a trial has ended, and learn from it once."""
+        """Record that a trial has ended, and learn from it only once."""
         before, trial = self._trials.get(trial.id), self.as_counted(trial)
         if before is not None and before.state.finished:
             return
@@ -157,7 +157,7 @@ class AskedSweep(Sweep):
         self.spent = self.spent or self._budget.spent()
 
     def job(self, trial: Trial) -> TrainingJob:
-        """Return the job of a trial."""
+        """Return the training job of a trial."""
         settings = TrainingSettings.from_record(trial.settings)
         return training_job(self._spec, settings, trial.global_batch_size, trial.seed)
 

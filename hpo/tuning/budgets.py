@@ -1,4 +1,4 @@
-"""Budgets of a study: samples processed, and accelerator hours."""
+"""A study's budgets of samples processed and accelerator hours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storage.store import Store
 
 
 class BudgetUse:
-    """Compares what a study has used, according to the database, with its budget.
+    """Compares a study's usage, according to the database, with its budget.
 
     The database is queried only if the study has such a budget.
     """
@@ -17,7 +17,7 @@ class BudgetUse:
         self._study, self._store, self._retry = study, store, retry
 
     def spent(self) -> str:
-        """Return in words which budget is spent; "" if none is."""
+        """Return a message that says which budget is exhausted; "" if none is."""
         samples, hours = self._study.max_samples, self._study.max_accelerator_hours
         if samples is None and hours is None:
             return ""

@@ -1,4 +1,4 @@
-"""Callbacks for Ray Tune: they record its results and decide which trials stop."""
+"""Callbacks for Ray Tune that record its results and decide which trials stop."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hpo.tuning.trainings import StudyTrainings
 from storage.records import TrialState
 
 GRACE_SECONDS = 1.5
-"""How long trials of an ending sweep may continue, to reach the end of their epoch."""
+"""How long the trials of an ending sweep may continue in order to finish their epoch."""
 
 
 class RayScheduler(FIFOScheduler):  # type: ignore[misc]
-    """Applies the stopping rule at each result; the trials run in the order of the sweep."""
+    """Applies the stopping rule to each result; trials run in the order that the sweep gives."""
 
     def __init__(self, sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
         super().__init__()
         self._sweep, self._rule = sweep, rule
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Record that a trial begins."""
+        """Record that a trial starts."""
         self._rule.begins(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -38,7 +38,7 @@ class RayScheduler(FIFOScheduler):  # type: ignore[misc]
         return str(self.STOP if self._rule.stops(trial, result) else self.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Record that the trial ended by itself."""
+        """Record that the trial ended without being stopped."""
         self._rule.ended(trial, result)
 
     def debug_string(self) -> str:
@@ -47,22 +47,24 @@ class RayScheduler(FIFOScheduler):  # type: ignore[misc]
 
 
 class RayResultCallback(tune.Callback):  # type: ignore[misc]
-    """Passes results and ends to a :class:`~hpo.tuning.result_handler.ResultHandler`, and tracks the trials' actors."""
+    """Passes results and trial ends to a :class:`~hpo.tuning.result_handler.ResultHandler`, and tracks the trials'
+    actors.
+    """
 
     def __init__(self, sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
         self._sweep, self._handler = sweep, ResultHandler(sweep, rule)
         self._actors: dict[str, Any] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record the actor of a trial; it may have run another trial before."""
+        """Record which actor runs a trial; the actor may have run another trial before."""
         self._actors[trial.trial_id] = getattr(trial.temporary_state, "ray_actor", None)
 
     def kill_actors(self) -> None:
-        """End the processes of all trials."""
+        """Kill the processes of all trials."""
         import ray
 
         for actor in [each for each in self._actors.values() if each is not None]:
-            with contextlib.suppress(Exception):  # it has already ended
+            with contextlib.suppress(Exception):  # the actor has already exited
                 ray.kill(actor)
 
     def on_trial_result(
@@ -72,19 +74,19 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
         self._handler.result(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record that the trial ended by itself or was stopped."""
+        """Record that the trial ended, by itself or because it was stopped."""
         self._handler.end(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Wait before restarting a trial whose process died, so that it does not restart on a lost machine."""
+        """Wait before restarting a trial whose process died, so that it is not restarted on a lost machine."""
         if not self._sweep.interrupted:
             wait_for_notice()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record that the trial's process died more often than it may be restarted; ignore it if the sweep is ending.
+        """Record that the trial's process died more often than it may be restarted; ignore this if the sweep is ending.
 
-        Tune also gives up on a trial, even with restarts left, if the trial reused the process of an ended one and that
-        process was already dead, on a lost machine. Such a trial is started again.
+        Tune also gives up on a trial that has restarts left if the trial reused the actor of a finished trial and that
+        actor was already dead, on a lost machine. Such a trial is started again.
         """
         if self._sweep.interrupted:
             return
@@ -101,8 +103,8 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
 class SweepStopper(tune.Stopper):  # type: ignore[misc]
     """Tells Tune, which polls several times a second, when to end the sweep.
 
-    Tune waits ten seconds or more for actors in the middle of an epoch. Their trials are resumed by another run anyway,
-    so they are killed if they have not ended ``GRACE_SECONDS`` after the sweep should have ended.
+    Tune waits ten seconds or more for actors in the middle of an epoch. The next run resumes their trials anyway, so
+    the actors are killed if they are still running ``GRACE_SECONDS`` after the sweep should have ended.
     """
 
     def __init__(self, sweep: StudyTrainings, handler: RayResultCallback) -> None:
@@ -110,11 +112,11 @@ class SweepStopper(tune.Stopper):  # type: ignore[misc]
         self._killing: threading.Timer | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SweepStopper:
-        """Return itself: Tune copies its arguments, but there is only one sweep."""
+        """Return this object itself: Tune copies its arguments, but there is only one sweep."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a no-op: Tune's saved state is not used, as the state is in the database."""
+        """Pickle a placeholder: Tune's saved state is not used, because the state is in the database."""
         return NoopStopper, ()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Trains several trials of a sweep at once, as one model, in this process (:mod:`trainers.fused`).
 
-Trials that can be computed together share a model; others, such as those of the next rung, start a new model, and the
-models take turns. A trial that ends or is stopped leaves, and the next one takes its place. The sweep, the stopping
-rules and the record of a trial's end are those of :mod:`hpo.tuning.tuner`.
+Trials that can be computed together share a model. Other trials, such as those of the next rung, start a new model, and
+the models take turns. When a trial ends or is stopped, it leaves its model and the next trial takes its slot. The
+sweep, the stopping rules and the record of a trial's end are the same as in :mod:`hpo.tuning.tuner`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def train_fused(sweep: StudyTrainings, rule: LadderASHA | CurveStopping, slots: int) -> None:
-    """Train at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
+    """Train up to ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
     handler, fused, number = ResultHandler(sweep, rule), FusedRuns(), 0
     running: dict[str, RunningTrial] = {}
     with Interrupter(lambda: sweep.interrupted) as interrupter:
@@ -49,7 +49,7 @@ def train_fused(sweep: StudyTrainings, rule: LadderASHA | CurveStopping, slots: 
                         del running[trial_id]
         except WorkInterrupted:
             pass
-    for trial in running.values():  # the next run resumes them
+    for trial in running.values():  # the next run resumes these trials
         rule.ended(trial, trial.last_result)
         handler.end(trial)
 
@@ -71,7 +71,9 @@ def _take(
 
 
 class FusedRuns:
-    """The trials of this process, by id; their results are like those of :class:`~hpo.tuning.trial_run.TrialRun`."""
+    """The trials of this process, by id; their results have the same form as in
+    :class:`~hpo.tuning.trial_run.TrialRun`.
+    """
 
     def __init__(self) -> None:
         self._workloads: dict[str, Any] = {}
@@ -90,9 +92,9 @@ class FusedRuns:
         run.begin(config)
         training = run.training
         if training is None:
-            self._ready[trial_id] = run.advance()  # reports the failure
+            self._ready[trial_id] = run.advance()  # returns the failure as a result
             return
-        if training.finished:  # its checkpoint was written at its end
+        if training.finished:  # the checkpoint was written when the trial ended
             self._ready[trial_id] = run.told(None)
             return
         try:
@@ -113,7 +115,7 @@ class FusedRuns:
             self._turns.append(key)
 
     def advance(self) -> dict[str, dict[str, Any]]:
-        """Train one of the models to its next evaluation; return the results of the evaluated trials, by id."""
+        """Train one of the models until its next evaluation; return the results of the evaluated trials, by id."""
         if self._ready:
             ready, self._ready = self._ready, {}
             return ready

@@ -1,8 +1,8 @@
-"""Trains a sweep's trials one after the other in this process: for workloads that are simulated in milliseconds.
+"""Trains a sweep's trials one after the other in this process, for workloads that are simulated in milliseconds.
 
-A Ray actor takes a second to start, and every evaluation takes a round trip; a simulated training takes less time than
-either (``benchmarks/faults.md`` has the measurement). The sweep, the stopping rules and the record of a trial's end are
-those of :mod:`hpo.tuning.tuner`.
+A Ray actor takes a second to start, and every evaluation takes a round trip; a simulated trial takes less time than
+either (see the measurement in ``benchmarks/faults.md``). The sweep, the stopping rules and the record of a trial's end
+are the same as in :mod:`hpo.tuning.tuner`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def train_in_process(sweep: StudyTrainings, rule: LadderASHA | CurveStopping) ->
             config = sweep.next_config(str(number))
             if isinstance(config, SweepDone):
                 return
-            assert config is not None, "a sweep waits only for trials that run, and none does"
+            assert config is not None, "a sweep waits only for running trials, and none is running"
             trial = RunningTrial(str(number), config)
             _train(trial, run, handler, rule, sweep, interrupter)
             number += 1
@@ -37,7 +37,9 @@ def _train(
     sweep: StudyTrainings,
     interrupter: Interrupter,
 ) -> None:
-    """Train one trial with the steps of Tune's own loop, in the same order; an interrupted trial has not ended."""
+    """Train one trial with the same steps as Tune's loop, in the same order; an interrupted trial does not count as
+    ended.
+    """
     rule.begins(trial)
     ended = False
     try:

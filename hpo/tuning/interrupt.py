@@ -1,9 +1,9 @@
-"""Interrupts work in this process that does not itself check whether to stop: generating data, a simulation, a fit.
+"""Interrupts work in this process that cannot check for itself whether to stop: generating data, a simulation, a fit.
 
-A thread checks a few times a second whether to stop. If so, and after the work has had a moment to end by itself, it
-raises :class:`WorkInterrupted` in the working thread: in the main thread by a signal, which also ends a blocking system
-call, in others between two Python instructions (``PyThreadState_SetAsyncExc``). Only code inside
-:meth:`Interrupter.region` is interrupted.
+A thread checks a few times a second whether to stop. If so, and if the work has not ended by itself after a short grace
+period, it raises :class:`WorkInterrupted` in the working thread. In the main thread this happens by a signal, which
+also ends a blocking system call; in other threads, between two Python instructions (``PyThreadState_SetAsyncExc``).
+Only code inside :meth:`Interrupter.region` is interrupted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NUMBER = signal.SIGUSR2
 
 
 class WorkInterrupted(BaseException):
-    """Raised inside a region whose work must stop."""
+    """Raised inside a region to stop its work."""
 
 
 class Interrupter(PeriodicThread):
-    """Watches the regions of the thread that created it; a context manager. Another thread calls ``stop``."""
+    """Context manager that watches the regions of the thread that created it; another thread calls ``stop``."""
 
     def __init__(self, stop: Callable[[], bool], grace_seconds: float = GRACE_SECONDS) -> None:
         super().__init__("interrupter", LOOK_SECONDS)
@@ -58,7 +58,7 @@ class Interrupter(PeriodicThread):
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """Run work that may be interrupted: partial work must not leave an invalid state."""
+        """Run work that may be interrupted; a partial result must not leave an invalid state."""
         with self._lock:
             self._inside = True
         try:
@@ -71,7 +71,7 @@ class Interrupter(PeriodicThread):
                 self._await()
 
     def _await(self) -> None:
-        """Catch a pending exception before it is raised outside the region."""
+        """Catch a pending exception before it can be raised outside the region."""
         try:
             for _ in range(100):
                 time.sleep(0.001)
@@ -79,12 +79,12 @@ class Interrupter(PeriodicThread):
             pass
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Handle the signal in the main thread, which checks whether it is still inside a region."""
+        """Handle the signal in the main thread: check whether the thread is still inside a region."""
         if self._inside:
             raise WorkInterrupted
 
     def tick(self) -> None:
-        """Check whether to stop; interrupt the work once the grace period is over."""
+        """Check whether to stop, and interrupt the work once the grace period is over."""
         if not self._stop():
             self._asked_at = None
             return

@@ -1,8 +1,8 @@
 """Waits until Ray has noticed a lost machine.
 
-Ray's head counts a machine as lost when it has missed some health checks, after about twenty seconds. A trial that is
-restarted before that may be placed on the same machine again and fail there at once: one lost machine would use up all
-restarts of a trial.
+Ray's head node counts a machine as lost after several missed health checks, about twenty seconds later. A trial that is
+restarted before that may be placed on the same machine again and fail at once, so one lost machine would use up all of
+the trial's restarts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 NOTICE_SECONDS = 60.0
-"""Default time given to Ray to notice a lost machine."""
+"""Default time that Ray gets to notice a lost machine, in seconds."""
 ANSWER_SECONDS = 2.0
-"""How long a machine may take to accept a connection."""
+"""How long a machine may take to accept a connection, in seconds."""
 LOOK_SECONDS = 0.2
 
 

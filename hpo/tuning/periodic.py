@@ -1,4 +1,4 @@
-"""A thread that repeats a call while a context is active."""
+"""A thread that calls a function periodically while a context is active."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Self
 
 
 class PeriodicThread:
-    """Calls :meth:`tick` every ``seconds`` while the context is active; a daemon thread.
+    """Daemon thread that calls :meth:`tick` every ``seconds`` while the context is active.
 
-    The first call is after ``seconds``, or at once. A subclass implements :meth:`tick`; it may check ``ended`` to cut a
-    long call short, and set it to stop being called. An exception in it ends the thread.
+    The first call comes after ``seconds``, or immediately with ``at_once``. A subclass implements :meth:`tick`, which
+    may check ``ended`` to cut a long call short, or set it to stop further calls. An exception in :meth:`tick` ends the
+    thread.
     """
 
     def __init__(self, name: str, seconds: float, *, at_once: bool = False) -> None:
@@ -32,13 +33,13 @@ class PeriodicThread:
         self.end()
 
     def end(self) -> None:
-        """Stop calling; return when a call in progress has returned."""
+        """Stop the calls; return once a call in progress has returned."""
         self.ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def tick(self) -> None:
-        """Do the work once, in the thread."""
+        """Do the periodic work once, in the thread."""
         raise NotImplementedError
 
     def _repeat(self) -> None:

@@ -1,4 +1,4 @@
-"""The trainings of a race, until it is decided or its budget is spent (:mod:`hpo.tuning.generation.race`)."""
+"""The trials of a race, until it is decided or its budget is spent (:mod:`hpo.tuning.generation.race`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from storage.store import Store
 
 
 class Race(StudyTrainings):
-    """One study's race at one batch in this process, within ``course.most_epochs``.
+    """One study's race at one batch size in this process, within ``course.most_epochs``.
 
-    An evaluation may come after the end of a trial's last epoch, so a trial ends with the last evaluation before its
-    limit.
+    A trial is stopped at the last evaluation before its limit, because the next evaluation may come after that limit.
     """
 
     purpose = TrialPurpose.RACE
@@ -57,7 +56,7 @@ class Race(StudyTrainings):
 
     @property
     def fewest_epochs(self) -> float:
-        """The fewest epochs in which a training has reached the target; inf if none has."""
+        """The fewest epochs in which a trial has reached the target; inf if none has."""
         return min(
             (
                 trial.epochs_to_target
@@ -69,7 +68,7 @@ class Race(StudyTrainings):
 
     @property
     def out_of_epochs(self) -> bool:
-        """Whether the race ends because the rest of its budget is too small for another training."""
+        """Whether the race ends because its remaining budget is too small for another trial."""
         return (
             not isinstance(next_race_entry(self.course, self.trials), SweepDone)
             and self._nothing_left()
@@ -89,7 +88,8 @@ class Race(StudyTrainings):
             self.course, [each for each in self.trials if each.id != trial.id], others
         )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
-        # the shape of curves at an untrained batch size is unknown: no training is dropped by its extrapolated curve
+        # learning curves at an untrained batch size have an unknown shape, so no trial is dropped because of its
+        # predicted curve
         return {
             "limit_epochs": self.course.limit_epochs,
             "stoppable": first,
@@ -122,7 +122,7 @@ class Race(StudyTrainings):
         if not self._affordable():
             return (
                 None if self._reserved else SweepDone()
-            )  # a training that ends early gives back its reserved epochs
+            )  # a trial that ends early returns its reserved epochs
         return self._add(
             NewTrial(
                 global_batch_size=self.course.global_batch_size,

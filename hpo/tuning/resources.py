@@ -1,4 +1,4 @@
-"""The resources of one trial: processes, cores and GPUs, as allocated by Ray, and how many trials fit."""
+"""The resources of one trial, as allocated by Ray (processes, cores and GPUs), and how many trials fit at once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
 Machine = Mapping[str, float]
-"""The resources of one Ray node: CPU, GPU."""
+"""The resources of one Ray node, by kind: CPU and GPU."""
 
 
 @dataclass(frozen=True)
 class TrialResources:
-    """The processes of one trial: ``workers_per_node`` on each of ``nodes``, with the cores and GPUs of each.
+    """The processes of one trial: ``workers_per_node`` on each of ``nodes``, with cores and GPUs per worker.
 
-    A program starts its workers itself, and is one process on each node.
+    A program starts its workers itself, and counts as one process on each node.
     """
 
     nodes: int
@@ -33,7 +33,7 @@ class TrialResources:
 
     @classmethod
     def of(cls, spec: StudySpec, machines: Sequence[Machine]) -> TrialResources:
-        """Return the study's resources; by default a worker gets one GPU if there are any."""
+        """Return the study's resources; by default, a worker gets one GPU if Ray has any."""
         asked = spec.resources
         gpus = asked.gpus_per_worker
         if gpus is None:
@@ -53,7 +53,7 @@ class TrialResources:
 
     @property
     def node(self) -> dict[str, float]:
-        """A trial's share of one node."""
+        """The resources that a trial takes on each of its nodes."""
         wanted = {
             "CPU": self.workers_per_node * self.cpus_per_worker,
             "GPU": self.workers_per_node * self.gpus_per_worker,
@@ -62,7 +62,7 @@ class TrialResources:
 
     @property
     def worker(self) -> dict[str, float]:
-        """The share of its node that one process of the group takes."""
+        """The resources that one process of the group takes on its node."""
         if self.program:
             return self.node
         return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
@@ -73,7 +73,7 @@ class TrialResources:
         return max(1, int(self.cpus_per_worker))
 
     def concurrent(self, machines: Sequence[Machine]) -> int:
-        """Return how many trials fit at once; raise :class:`TuningError` if none fits, as the sweep would wait
+        """Return how many trials fit at once; raise :class:`TuningError` if none fits, because the sweep would wait
         forever.
         """
         room = [
@@ -83,8 +83,8 @@ class TrialResources:
             )
             for machine in machines
         ]
-        # with several nodes per trial: the largest number of trials t such that t times as many parts fit on the nodes,
-        # at most one of each trial per node
+        # with several nodes per trial: the largest number of trials t such that t parts of each fit on the nodes, with
+        # at most one part of each trial per node
         most = sum(room) // self.nodes
         fit = next(
             (t for t in range(most, 0, -1) if sum(min(r, t) for r in room) >= t * self.nodes), 0
@@ -95,12 +95,12 @@ class TrialResources:
             )
             raise TuningError(
                 f"a trial needs {self.nodes} node{'s' if self.nodes > 1 else ''} with {_shown(self.node)} free, but "
-                f"Ray has {len(machines)} of at most {_shown(largest)}; ask for less under resources, or give Ray more"
+                f"Ray has {len(machines)} node(s) of at most {_shown(largest)}; reduce resources, or add Ray nodes"
             )
         return fit
 
     def to_tune(self) -> PlacementGroupFactory:
-        """Return the resources as a request to Tune; the trainable of a group needs nothing for itself."""
+        """Return the resources as a request to Tune; the trainable that leads a group needs none itself."""
         from ray.tune import PlacementGroupFactory
 
         if not self.grouped:
@@ -110,7 +110,7 @@ class TrialResources:
 
 
 def check_gpu_shares(resources: TrialResources) -> None:
-    """Raise :class:`TuningError` if GPUs are shared in an impossible way."""
+    """Raise :class:`TuningError` if the requested sharing of GPUs is impossible."""
     each, node = resources.gpus_per_worker, resources.node.get("GPU", 0.0)
     if node > 1 and node != int(node):
         raise TuningError(
@@ -127,7 +127,7 @@ def check_gpu_shares(resources: TrialResources) -> None:
 
 
 def machines_of_ray() -> list[Machine]:
-    """Return the live nodes of the running Ray."""
+    """Return the live nodes of the running Ray cluster."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -1,4 +1,4 @@
-"""Passes the results of a trial to its sweep, and reports its end with the actual reason."""
+"""Passes the results of a trial to its sweep, and records why the trial ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.records import TrialState
 
 
 class ResultHandler:
-    """Handles each result and each end of the trials of a sweep, whichever process trains them."""
+    """Handles each result and each end of a sweep's trials, whichever process trains them."""
 
     def __init__(self, sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
         self._sweep, self._rule = sweep, rule
@@ -20,10 +20,10 @@ class ResultHandler:
         self._sweep.result(trial.trial_id, result)
 
     def end(self, trial: RunningTrial) -> None:
-        """Record that the trial ended by itself or the rule stopped it."""
+        """Record that the trial ended by itself or was stopped by the rule."""
         last = trial.last_result
         if self._sweep.interrupted and last.get("state", "running") == "running":
-            return  # it has not ended: the next run resumes it
+            return  # the trial has not ended: the next run resumes it
         if trial.trial_id in self._rule.stopped:
             reason = self._rule.reason(trial.trial_id, last["epochs"])
             self._sweep.end(trial.trial_id, TrialState.PRUNED, None, reason)

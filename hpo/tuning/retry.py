@@ -1,7 +1,7 @@
-"""Retries if the database is unavailable or the disk is full.
+"""Retries database calls while the database is unavailable or the disk is full.
 
-Results stay in memory between the attempts, so that no finished trial is lost. A write whose connection broke may have
-been committed anyway: each caller says how to check that, so that nothing is written twice.
+Results stay in memory between attempts, so that no finished trial is lost. A write whose connection broke may have been
+committed nevertheless, so each caller provides a check for that, and nothing is written twice.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from storage.errors import SchemaTooNew, StoreUnavailable
 T = TypeVar("T")
 
 RETRY_SECONDS = 300.0
-"""How long a sweep keeps retrying its database by default."""
+"""How long a sweep retries database calls by default, in seconds."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds between two attempts: doubled from the first to the longest."""
+"""The first and the longest pause between two attempts, in seconds; the pause doubles each time."""
 
 HOPELESS = (
     "readonly",
@@ -30,17 +30,19 @@ HOPELESS = (
     "password",
     "does not exist",
 )
-"""Words in database errors that waiting does not fix."""
+"""Words in the messages of database errors that do not go away by waiting."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a write that finds no space: on the disk, within the quota, or within the process's limit on file sizes."""
+"""Error codes of a write that finds no space: on the disk, within the quota, or within the process's
+file-size limit.
+"""
 
 
 class StorageRetry:
     """Retries a call for up to ``seconds`` while the database is unavailable or the disk is full.
 
-    ``log`` receives a message when the database becomes unavailable and when it is back; once ``stopped`` returns true,
-    the error is raised at once.
+    ``log`` receives a message when the database becomes unavailable and when it is back. Once ``stopped`` returns true,
+    the error is raised immediately.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class StorageRetry:
 
 
 def _passes(error: Exception) -> bool:
-    """Return whether a retry may help."""
+    """Return whether retrying after this error may help."""
     if isinstance(error, StoreUnavailable):
         hopeless = any(word in str(error).lower() for word in HOPELESS)
         return not (hopeless or isinstance(error, SchemaTooNew))
@@ -113,4 +115,4 @@ def _passes(error: Exception) -> bool:
 
 
 def _log_nothing(text: str) -> None:
-    """Log nothing, the default: the error that is raised at the end says everything."""
+    """Log nothing, which is the default: the error raised at the end contains all the information."""

@@ -1,4 +1,4 @@
-"""Adapts a sweep to Ray Tune's Searcher: Tune asks, the sweep's strategy and Optuna's samplers answer."""
+"""Adapts a sweep to Ray Tune's Searcher interface: the sweep's strategy and Optuna's samplers pick each trial."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from hpo.tuning.trainings import StudyTrainings
 
 
 class SweepSearcher(Searcher):  # type: ignore[misc]
-    """Gives Tune the next training. Results reach the sweep through the callback, not through this class, to which Tune
-    reports a trial that the scheduler stopped as an ordinary result.
+    """Gives Tune the next trial.
+
+    Results reach the sweep through the callback, not through this class, because Tune reports a trial that the
+    scheduler stopped to this class as an ordinary result.
     """
 
     def __init__(self, sweep: StudyTrainings) -> None:
@@ -20,7 +22,7 @@ class SweepSearcher(Searcher):  # type: ignore[misc]
         self._sweep = sweep
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next training's config, None to be asked again later, or FINISHED."""
+        """Return the next trial's config, None if Tune must ask again later, or FINISHED."""
         config = self._sweep.next_config(trial_id)
         if isinstance(config, SweepDone):
             # running trials may have to restart, and Tune stops asking once it gets FINISHED
@@ -29,7 +31,7 @@ class SweepSearcher(Searcher):  # type: ignore[misc]
         return config
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Do nothing: the callback records results (see the class)."""
+        """Do nothing: the callback records results (see the class docstring)."""
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: the state is in the database."""

@@ -1,14 +1,14 @@
-"""Early stopping of trainings: successive halving, or a learning curve that will not reach the target in time.
+"""Early stopping of trials by successive halving, or by a learning curve that will not reach the target in time.
 
-Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
-different batch sizes are not comparable, so a training is compared only with others at its own global batch size. Its
-milestones lie where a comparison is most informative: at the fewest epochs in which a training of the rung has reached
-the target so far, and at twice as many, so that no training is stopped before it is slower than the fastest. If those
-are a small part of the budget, the milestones are later: a training with too high a rate takes a while to show that it
-never reaches the target, and the forecast needs to know this. Repetitions are never stopped: they measure scatter, and
-scatter measured on survivors would be too small. ``config["stoppable"]`` says whether a trial may be stopped. The rules
-do not depend on Ray, which takes two seconds to import: sweeps of simulations and of fused trials do not need it
-(:mod:`hpo.tuning.callbacks` passes the rules to Tune).
+Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder. Learning curves at
+different batch sizes are not comparable, so a trial is compared only with others at its own global batch size. The
+milestones lie where a comparison is most informative: at the fewest epochs in which a trial on the rung has reached the
+target so far, and at twice as many, so that no trial is stopped before it is slower than the fastest. If those epochs
+are a small part of the budget, the milestones are later: a trial with too high a learning rate takes a while to show
+that it never reaches the target, and the forecast needs this information. Repetitions are never stopped, because they
+measure scatter, and scatter measured only on survivors would be too small. ``config["stoppable"]`` says whether a trial
+may be stopped. The rules do not depend on Ray, which takes two seconds to import, because sweeps of simulations and of
+fused trials run without it (:mod:`hpo.tuning.callbacks` passes the rules to Tune).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Any
 from hpo.tuning.generation.curves import is_hopeless
 
 MILESTONES = (1.0, 2.0)
-"""The milestones, as multiples of the fewest epochs of the rung. Half of the trainings continue past each, which keeps
-enough of a rung's response to fit a law.
+"""The milestones, as multiples of the fewest epochs on the rung. Half of the trials continue past each milestone, which
+leaves enough data on a rung to fit a law.
 """
 
 EARLIEST, UNKNOWN = (1 / 16, 1 / 8), (1 / 4, 1 / 2)
-"""The earliest milestones as shares of the budget of epochs, and the milestones while no training of the rung has
-reached the target.
+"""The earliest milestones as shares of the budget of epochs, and the milestones while no trial on the rung has reached
+the target.
 """
 
 
 FAR_BEHIND = 1.4
-"""A race drops a training that needs more than this many times the fewest epochs of any of its trainings so far."""
+"""A race drops a trial that needs more than this many times the fewest epochs of any of its trials so far."""
 
 
 @dataclass
 class RunningTrial:
-    """The attributes of a trial that the rules and the record read; Ray Tune's trial has the same names."""
+    """The attributes of a trial that the rules and the trial record use; Ray Tune's trial class has the same names."""
 
     trial_id: str
     config: dict[str, Any]
@@ -48,8 +48,8 @@ class RunningTrial:
 
 @dataclass
 class _Curve:
-    """The history of a training: its scores by epochs (higher is better), and the number of milestones at which it was
-    judged.
+    """The history of a trial: its scores by epochs (higher is better), and at how many milestones it has
+    been judged.
     """
 
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -61,7 +61,9 @@ class _Curve:
         return self.points[-1][0] if self.points else 0.0
 
     def at(self, milestone: float) -> float | None:
-        """Return its score at a milestone: inf if it had reached the target, None if it has not trained that far."""
+        """Return the score at a milestone: inf if the trial had reached the target, None if it has not trained that
+        far.
+        """
         if self.reached and self.epochs <= milestone:
             return math.inf
         before = [score for epochs, score in self.points if epochs <= milestone]
@@ -71,7 +73,7 @@ class _Curve:
 class LadderASHA:
     """An ASHA bracket for each global batch size.
 
-    ``stopped`` collects the ids of the trials that the rule stopped, so that they are recorded as pruned.
+    ``stopped`` collects the ids of trials stopped by this rule, so that they are recorded as pruned.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class LadderASHA:
         self._rungs: defaultdict[str, dict[str, _Curve]] = defaultdict(dict)
 
     def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """Register a trial of a ``rung`` (:func:`hpo.study.sizes.rung_in_words`) that an earlier run has finished."""
+        """Register a trial of a ``rung`` (:func:`hpo.study.sizes.rung_in_words`) that has ended in an earlier run."""
         for result in results:
             self._add(self._rungs[rung], trial_id, result)
 
@@ -94,7 +96,7 @@ class LadderASHA:
         """Do nothing: a trial is registered with its first result."""
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Return whether the training stops here: at a milestone where half of the rung's trainings did better."""
+        """Return whether the trial stops here: at a milestone where half of the rung's trials did better."""
         if not _is_stoppable(trial):
             return False
         rung = self._rungs[_rung(trial)]
@@ -118,7 +120,7 @@ class LadderASHA:
         return False
 
     def ended(self, trial: RunningTrial, result: Mapping[str, Any]) -> None:
-        """Record the last evaluation of a trial that ended; one that failed may have none."""
+        """Record the last evaluation of a trial that ended; a failed trial may have none."""
         if (
             _is_stoppable(trial)
             and trial.trial_id not in self.stopped
@@ -129,7 +131,7 @@ class LadderASHA:
 
     def reason(self, trial_id: str, epochs: float) -> str:
         """Return why a trial was stopped."""
-        return f"half of the trainings at this batch size were better at epoch {epochs:.2f}"
+        return f"half of the trials at this batch size were better at epoch {epochs:.2f}"
 
     def _add(self, rung: dict[str, _Curve], trial_id: str, result: Mapping[str, Any]) -> _Curve:
         curve = rung.setdefault(trial_id, _Curve())
@@ -141,7 +143,7 @@ class LadderASHA:
         return curve
 
     def _milestones(self, rung: Mapping[str, _Curve], budget: float) -> tuple[float, ...]:
-        """Return the milestones in epochs; shares of the budget if none has reached the target."""
+        """Return the milestones in epochs; shares of the budget if no trial has reached the target."""
         fewest = min((curve.epochs for curve in rung.values() if curve.reached), default=None)
         if fewest is None:
             return tuple(share * budget for share in UNKNOWN)
@@ -155,9 +157,9 @@ class CurveStopping:
     """Stops a trial at its limit of epochs, or as soon as its learning curve predicts that it will exceed that limit.
 
     The limit is ``config["limit_epochs"]``, beyond which a trial adds little to the forecast, or the current ``most``
-    if that is lower; ``config["limit_reason"]`` may say why. Curves are not judged if ``config["by_curve"]`` is false.
-    Every trial, stoppable or not, ends with the last evaluation within ``config["most_epochs"]``, its hard limit.
-    ``stopped`` collects the ids of the trials that were stopped here.
+    if that is lower; ``config["limit_reason"]`` may give the reason. Curves are not judged if ``config["by_curve"]`` is
+    false. Every trial, stoppable or not, ends with the last evaluation within ``config["most_epochs"]``, its hard
+    limit. ``stopped`` collects the ids of the trials stopped by this rule.
     """
 
     def __init__(
@@ -172,18 +174,18 @@ class CurveStopping:
 
     @property
     def stopped(self) -> set[str]:
-        """The trials that were stopped here."""
+        """The ids of the trials stopped by this rule."""
         return set(self._reasons)
 
     def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """Do nothing: a curve is judged on its own."""
+        """Do nothing, because each curve is judged on its own."""
 
     def begins(self, trial: RunningTrial) -> None:
-        """Start the curve of a trial that begins or restarts."""
+        """Start a new curve for a trial that starts or restarts."""
         self._curves.pop(trial.trial_id, None)
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Return whether the training stops here: at its limit, or because it is hopeless."""
+        """Return whether the trial stops here: at its limit, or because its curve is hopeless."""
         if result.get("state") != "running":
             return False
         curve = self._curves.setdefault(trial.trial_id, [])
@@ -192,7 +194,7 @@ class CurveStopping:
         most, limit = trial.config.get("most_epochs", math.inf), self._limit(trial)
         if epochs[-1] + (epochs[-1] - epochs[-2] if len(epochs) > 1 else 0.0) > most:
             self._reasons[trial.trial_id] = (
-                f"the budget left it {most:.2f} epochs, of which it has trained {epochs[-1]:.2f}"
+                f"the remaining budget allowed {most:.2f} epochs, of which the trial has trained {epochs[-1]:.2f}"
             )
             return True
         if not _is_stoppable(trial) or limit is None:
@@ -200,7 +202,7 @@ class CurveStopping:
         judged = trial.config.get("by_curve", True)
         if epochs[-1] >= limit or (judged and is_hopeless(epochs, metrics, self._threshold, limit)):
             self._reasons[trial.trial_id] = trial.config.get("limit_reason") or (
-                f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
+                f"its curve up to epoch {epochs[-1]:.2f} predicts over {limit:.2f} epochs, more than a trial "
                 "at this batch size is worth"
             )
             return True

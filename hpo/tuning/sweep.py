@@ -1,7 +1,7 @@
-"""The trainings of a study's ladder, chosen one by one by the strategy and the samplers, until its budget is spent.
+"""The trials of a study's ladder, chosen one by one by the strategy and the samplers, until its budget is spent.
 
-Like all :mod:`hpo.tuning.trainings`, a sweep resumes from the database; the samplers are told all finished trials
-again.
+Like all :mod:`hpo.tuning.trainings`, a sweep resumes from the database; the samplers are then told the results of all
+finished trials again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from storage.store import Store
 
 
 class Sweep(StudyTrainings):
-    """One study's sweep."""
+    """The sweep of one study."""
 
     purpose = TrialPurpose.SWEEP
 
@@ -69,7 +69,7 @@ class Sweep(StudyTrainings):
 
     @property
     def explored(self) -> set[int]:
-        """Ids of the trials that explore; the others repeat one of them."""
+        """Ids of the exploratory trials; every other trial repeats one of them."""
         return {trial.id for trial in explorations(self.trials)}
 
     def _take_up(self) -> None:
@@ -86,7 +86,7 @@ class Sweep(StudyTrainings):
             self._samplers[point] = smaller
         for trial in known:
             if self._point(trial) not in self._samplers:
-                continue  # trained elsewhere, at sizes that are not in the ladder
+                continue  # a trial from elsewhere, at sizes that are not in the ladder
             if trial.state.finished:
                 self._sampler(trial).tell(trial, curve=partial(self.points, trial))
             else:
@@ -104,7 +104,7 @@ class Sweep(StudyTrainings):
 
     @property
     def _only_sampler(self) -> Sampler:
-        """Return the sampler of a study whose sampler chooses the rung: its trainings all have the same size."""
+        """Return the only sampler, for a study whose sampler chooses the rung: all its trials have the same size."""
         (sampler,) = self._samplers.values()
         return sampler
 
@@ -142,7 +142,7 @@ class Sweep(StudyTrainings):
     def _new_trial(
         self, task: ExploreSettings | ChooseBatch | RepeatTraining
     ) -> tuple[NewTrial, int | None]:
-        """Return the trial of a task, and the sampler's ticket for it; a repetition has none."""
+        """Return the trial for a task, and the sampler's ticket for it; a repetition has no ticket."""
         seed = unused_trial_seed(self.trials)
         if isinstance(task, RepeatTraining):
             batch, ticket = task.global_batch_size, None
@@ -176,7 +176,7 @@ class Sweep(StudyTrainings):
 
     @property
     def why_ended(self) -> str:
-        """Why the sweep has ended, if it ends by itself; "" otherwise."""
+        """The reason why the sweep has ended, if it ends by itself; "" otherwise."""
         if self._growing is not None:
             return self._growing.why_ended if self.complete else ""
         chooses = SAMPLERS[self._spec.sampler].chooses_rung

@@ -1,7 +1,7 @@
-"""One trial inside a Ray actor: each Tune iteration trains to the next evaluation.
+"""One trial inside a Ray actor: each Tune iteration trains until the next evaluation.
 
-This is a class trainable whose actor is reused: the next trial starts in a process that has the libraries loaded and,
-if it trains the same workload, the data in memory.
+This class trainable reuses its actor: the next trial starts in a process that has already loaded the libraries and, if
+the workload is the same, the data.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hpo.tuning.workers import WorkerGroup
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """A :class:`~hpo.tuning.trial_run.TrialRun` driven by Tune, or the workers of a trial that has several."""
+    """Runs a :class:`~hpo.tuning.trial_run.TrialRun` under Tune, or the workers of a trial that has several."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Accept a trial; it begins with the first step, because Tune may prepare two actors for it and keep one."""
+        """Accept a trial; it starts with the first step, because Tune may prepare two actors for it and keep one."""
         from trainers.numerics.memory import keep_freed_memory
 
         keep_freed_memory()
@@ -35,7 +35,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return True
 
     def step(self) -> dict[str, Any]:
-        """Train to the next evaluation; the first step builds the training or resumes its checkpoint."""
+        """Train until the next evaluation; the first step builds the training or resumes its checkpoint."""
         if self._next is not None:
             self._run.begin(self._next)
             self._next = None
@@ -53,7 +53,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
 
 def _run_with(resources: TrialResources) -> TrialRun | WorkerGroup:
-    """Return the trainer of a trial: this process, or workers that it leads."""
+    """Return the trainer of a trial: this process, or the group of workers that this process leads."""
     if resources.grouped:
         return WorkerGroup(resources)
     place = WorkerPlace(workers_per_node=resources.workers_per_node)

@@ -1,10 +1,11 @@
-"""The state of trainings in this process: choose, train and record, until there is nothing left to start.
+"""The state of a study's trials in this process: choose, train and record, until there is nothing left to start.
 
-The database is the only source of truth. A trial is written there before it starts, its convergence while it runs and
-its end when it ends; so trainings that are killed at any moment resume from the database: finished trials stay,
-trials that were in flight restart from their last checkpoint. A subclass decides which training is next, from the
-trials alone. This module is independent of what runs the trials: Ray Tune calls these methods from ``tuner``. An error
-of the database or of the trainings is kept and ends them cleanly, because Tune does not clean up after an exception.
+The database is the only source of truth. A trial is written to it before it starts, its convergence while it runs, and
+its result when it ends. Trials that are killed at any moment therefore resume from the database: finished trials stay,
+and trials that were in flight restart from their last checkpoint. A subclass decides which trial is next, based only on
+the previous trials. This module does not depend on what runs the trials: Ray Tune calls these methods through
+``tuner``. An error of the database or of a trial is stored and ends all trials cleanly, because Tune does not clean up
+after an exception.
 """
 
 from __future__ import annotations
@@ -32,44 +33,44 @@ from storage.store import Store
 from trainers.workloads.program.files import ProgramFiles
 
 Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
-"""Called after every event with all trials and the last convergence point of those in flight."""
+"""Called after every event with all trials and the last convergence point of each trial in flight."""
 
 CHECKPOINT_SECONDS = 10.0
-"""Seconds of training between two checkpoints of a trial in flight: at most this much is lost when its process dies."""
+"""Seconds of training between two checkpoints of a trial: at most this much work is lost when its process dies."""
 
 MOST_AGAIN = 2
-"""How often a training is restarted if its process died before the training began."""
+"""How often a trial is restarted if its process died before it started to train."""
 
 GIVE_UP_AFTER = 4
-"""The trainings stop after this many trials if all of them failed."""
+"""Number of trials after which the study stops if all of them failed."""
 
 
 def failed_trials_advice(study: str) -> str:
     """Return advice for a study whose trials failed."""
     return (
-        f"fix the cause and run the study again: if its file has another program or command, "
-        f"its failed trials are trained again, and with `hpo run --retry-failed` (on a server "
-        f"`hpo resume --retry-failed`) in any case; `hpo delete {study}` removes the study, "
+        f"fix the cause and run the study again: failed trials are trained again if "
+        f"its program or command has changed, and always with `hpo run --retry-failed` (on a server "
+        f"`hpo resume --retry-failed`); `hpo delete {study}` removes the study, "
         f"`hpo rename {study} NEW` frees its name"
     )
 
 
 class TrainingsEnding(StrEnum):
-    """Why trainings ended."""
+    """How a study's trials ended."""
 
-    COMPLETE = "complete"  # every planned training has ended
-    SPENT = "spent"  # the study's samples or accelerator hours are spent
-    STOPPED = "stopped"  # stopped on request; they resume when the study is run again
+    COMPLETE = "complete"  # every planned trial has ended
+    SPENT = "spent"  # the study's budget of samples or accelerator hours is spent
+    STOPPED = "stopped"  # stopped on request; trials resume when the study is run again
 
 
 class StudyTrainings:
-    """One study's trainings for one purpose in this process; creating it loads the state from the database.
+    """One study's trials for one purpose in this process; the constructor loads the state from the database.
 
-    ``stop`` is called often, and ends the trainings once it returns true; ``retry`` waits for an unavailable database.
+    ``stop`` is called often, and ends the trials once it returns true; ``retry`` waits for an unavailable database.
     """
 
     purpose: ClassVar[str]
-    """Purpose of the trials in the database."""
+    """Purpose of these trials in the database."""
 
     def __init__(
         self,
@@ -96,7 +97,8 @@ class StudyTrainings:
         self._again: Counter[int] = Counter()
         self._interrupted = False
         self.resources: dict[str, Any] = {}
-        """The resources of each trial, for :class:`~hpo.tuning.resources.TrialResources`; set by their runner.
+        """The resources of each trial, for :class:`~hpo.tuning.resources.TrialResources`; set by the code that runs
+        them.
         """
         self.spent = ""
         self.failure: HpoError | StoreError | None = None
@@ -113,24 +115,24 @@ class StudyTrainings:
         self._retry(lambda: self._store.requeue_running(self._study.id))
 
     def _take_up(self) -> None:
-        """Learn from the trials of earlier runs, before anything starts."""
+        """Learn from the trials of earlier runs, before any trial starts."""
 
     def _next_trial(self) -> Trial | SweepDone | None:
-        """Add and return the next trial, or :class:`SweepDone` if there is none; return None while that depends on
-        running trials.
+        """Add and return the next trial, or :class:`SweepDone` if there is none; return None while the choice depends
+        on running trials.
         """
         raise NotImplementedError
 
     def _nothing_left(self) -> bool:
-        """Return whether no other training remains to be started, given that none is running."""
+        """Return whether no other trial remains to be started, given that none is running."""
         raise NotImplementedError
 
     def _config(self, trial: Trial) -> dict[str, Any]:  # noqa: ARG002
-        """Return the description of a trial for the stopping rules."""
+        """Return the config entries of a trial that the stopping rules use."""
         return {"limit_epochs": None, "stoppable": False}
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
-        """Return the most epochs that a trial may train; None means the study's budget per trial."""
+        """Return the maximum number of epochs for a trial; None means the study's budget per trial."""
         return None
 
     def _ended(self, trial: Trial) -> None:
@@ -138,12 +140,12 @@ class StudyTrainings:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials, in the order of their numbers."""
+        """All trials, ordered by number."""
         return list(self._trials.values())
 
     @property
     def finished_trials(self) -> list[Trial]:
-        """The trials that have ended, in the order of their numbers."""
+        """The trials that have ended, ordered by number."""
         return [trial for trial in self._trials.values() if trial.state.finished]
 
     def points(self, trial: Trial) -> list[ConvergencePoint]:
@@ -161,13 +163,13 @@ class StudyTrainings:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the trainings must end now, leaving those in flight to another run."""
+        """Whether the trials must end now, leaving those in flight to another run."""
         self._interrupted = self._interrupted or self._stop()
         return self._interrupted or bool(self.spent) or self.failure is not None
 
     @property
     def ending(self) -> TrainingsEnding:
-        """How the trainings ended; raise the error that ended them, if any."""
+        """How the trials ended; raises the error that ended them, if there was one."""
         if self.failure is not None:
             raise self.failure
         if self.complete:
@@ -176,7 +178,7 @@ class StudyTrainings:
 
     @property
     def running(self) -> bool:
-        """Whether a training is in flight."""
+        """Whether a trial is in flight."""
         return any(trial.state is TrialState.RUNNING for trial in self._trials.values())
 
     @property
@@ -185,7 +187,7 @@ class StudyTrainings:
         return all(trial.state.finished for trial in self._trials.values()) and self._nothing_left()
 
     def next_config(self, tune_id: str) -> dict[str, Any] | SweepDone | None:
-        """Return the next job for an actor; None while that depends on running trials."""
+        """Return the next job for an actor; None while the choice depends on running trials."""
         if self.interrupted:
             return SweepDone()
         try:
@@ -210,7 +212,7 @@ class StudyTrainings:
         }
 
     def result(self, tune_id: str, result: Mapping[str, Any]) -> None:
-        """Record one result of a trial."""
+        """Record one intermediate or final result of a trial."""
         trial_id, written = self._ids[tune_id], False
         if self.failure is not None:
             return
@@ -250,7 +252,7 @@ class StudyTrainings:
         self._show()
 
     def again(self, tune_id: str) -> bool:
-        """Restart a training, as the next one; return False if that was done :data:`MOST_AGAIN` times."""
+        """Restart a trial before any others; return False if it was restarted :data:`MOST_AGAIN` times already."""
         trial_id = self._ids[tune_id]
         self._again[trial_id] += 1
         if self._again[trial_id] > MOST_AGAIN:
@@ -259,7 +261,7 @@ class StudyTrainings:
         return True
 
     def close(self) -> None:
-        """Write the buffered results; trials in flight wait in the queue for the next run."""
+        """Write the buffered results; trials in flight stay in the queue for the next run."""
         if self.failure is not None:
             return
         try:
@@ -269,7 +271,7 @@ class StudyTrainings:
             self.failure = error
 
     def _folder(self, trial: Trial) -> Path:
-        """Return the folder of a program's files, next to the checkpoints of the other trainings."""
+        """Return the folder for a program's files, next to the checkpoints of other trials."""
         return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
@@ -291,7 +293,7 @@ class StudyTrainings:
         return trial
 
     def _make_room(self, trial: Trial) -> None:
-        """Remove old files from a new trial's place, left by a deleted study whose number this study has been given."""
+        """Remove old files from a new trial's paths, left by a deleted study whose number was reused for this study."""
         shutil.rmtree(self._folder(trial), ignore_errors=True)
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
 
@@ -314,7 +316,9 @@ class StudyTrainings:
         ).to_dict()
 
     def _show(self) -> None:
-        """Call the observer; if it interrupts, Tune is asked to stop, as it does not clean up after an exception."""
+        """Call the observer; if it raises an interrupt, ask Tune to stop, because Tune does not clean up after an
+        exception.
+        """
         try:
             self._progress(list(self._trials.values()), self._points)
         except KeyboardInterrupt:

@@ -1,7 +1,6 @@
-"""One trial, evaluation by evaluation, wherever it runs: in a Ray actor, or in the sweep's own process.
+"""One trial, evaluation by evaluation, either in a Ray actor or in the sweep's own process.
 
-The trial writes its own checkpoint in addition to the database, so that a trial that was in flight when everything
-died resumes from there.
+In addition to the points in the database, the trial writes its own checkpoint, from which it resumes after a crash.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """The place of a process among a trial's workers: ``rank`` of ``size``, on node ``node_rank`` of ``nodes``.
+    """The rank of a process among a trial's workers: ``rank`` of ``size``, on node ``node_rank`` of ``nodes``.
 
-    The workers rendezvous at the first one's ``master_address`` and ``master_port`` (0: any free port). A program is
-    one process per node here, and starts its ``workers_per_node`` itself.
+    The workers rendezvous at the first worker's ``master_address`` and ``master_port`` (0: any free port). A program is
+    one process per node here, and starts its ``workers_per_node`` workers itself.
     """
 
     rank: int = 0
@@ -40,8 +39,8 @@ class WorkerPlace:
 class TrialRun:
     """Trains ``config["job"]``; a result holds ``points``, ``state`` and, at the end, ``outcome`` and ``done``.
 
-    ``points`` holds the latest evaluation and, after a resume, those before it. The workload of the previous trial is
-    kept, with its data in memory, if the next trial trains the same workload.
+    ``points`` holds the latest evaluation and, after a resume, those before it. The previous trial's workload stays
+    loaded, with its data in memory, if the next trial trains the same workload.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class TrialRun:
         threads: int = 1,
         workloads: dict[str, Any] | None = None,
     ) -> None:
-        """``communicator`` connects the workers of the trial; None for a single process.
+        """Create a trial runner; ``communicator`` connects the workers of the trial, and is None for a single process.
 
         ``workloads`` holds the workloads that other trials of this process have loaded, by workload and data.
         """
@@ -65,7 +64,7 @@ class TrialRun:
         self._failure = ""
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Build the training or resume its checkpoint. A failure here is the trial's result, not a crash."""
+        """Build the training or resume its checkpoint. A failure here becomes the trial's result, not a crash."""
         self._failure = ""
         self.close()
         try:
@@ -75,21 +74,21 @@ class TrialRun:
 
     @property
     def training(self) -> AnyTraining | None:
-        """The current training; None if it failed to begin or there is none."""
+        """The current training; None if there is none or its setup failed."""
         return None if self._failure else self._training
 
     def close(self) -> None:
-        """Close the training, in any state."""
+        """Close the training, whatever its state."""
         if self._training is not None:
             self._training.close()
             self._training = None
 
     def stop(self) -> None:
-        """Do the same as :meth:`close`; there is nothing else to end."""
+        """Do the same as :meth:`close`; there are no worker processes to stop."""
         self.close()
 
     def advance(self) -> dict[str, Any]:
-        """Train to the next evaluation."""
+        """Train until the next evaluation."""
         if self._failure or self._training is None:
             return {"state": "failed", "reason": self._failure, "done": True}
         try:
@@ -141,7 +140,9 @@ class TrialRun:
         )
 
     def _take_up(self, training: AnyTraining) -> None:
-        """Resume from the checkpoint; delete one that belongs to another job, such as a trial from another database."""
+        """Resume from the checkpoint; delete a checkpoint that belongs to another job, such as a trial from another
+        database.
+        """
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 
@@ -157,7 +158,7 @@ class TrialRun:
 
     def told(self, found: ConvergencePoint | None) -> dict[str, Any]:
         """Return the result of the latest evaluation, and save a checkpoint if one is due."""
-        assert self._training is not None, "a training that was begun"
+        assert self._training is not None, "begin() was not called"
         training = self._training
         result: dict[str, Any] = {"state": "running", "points": self._earlier}
         self._earlier = []
@@ -187,7 +188,7 @@ class TrialRun:
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 
-        # a full disk costs a checkpoint, not the training
+        # a full disk costs a checkpoint, not the trial
         with contextlib.suppress(CheckpointError):
             checkpoint.save(
                 self._checkpoint,

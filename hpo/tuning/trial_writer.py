@@ -1,8 +1,8 @@
 """The only writer of a sweep: it buffers convergence points and writes them in bulk.
 
-Points of running trials reach the database within WRITE_INTERVAL; the last points of a trial and its result
-are written in one transaction, so that a finished trial always has its curve. While the database is unavailable
-both stay in memory.
+Points of running trials reach the database within WRITE_INTERVAL. The last points of a trial and its result are written
+in one transaction, so that a finished trial always has its curve. While the database is unavailable, points and results
+stay in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TrialWriter:
         self._written_at = time.monotonic()
 
     def point(self, trial_id: int, values: Mapping[str, Any]) -> bool:
-        """Buffer one convergence point, as reported by the trainer; return True if all points were written."""
+        """Buffer one convergence point, as reported by the trainer; return True if all buffered points were written."""
         point = ConvergencePoint(**values)
         if trial_id in self._faults:
             return False
@@ -66,10 +66,10 @@ class TrialWriter:
     def finish(
         self, trial: Trial, state: TrialState, outcome: Mapping[str, Any] | None, reason: str
     ) -> Trial:
-        """Write a trial's last points and its end in one transaction; return the trial as stored then.
+        """Write a trial's last points and its result in one transaction; return the trial as stored afterwards.
 
-        ``outcome`` is the trainer's final report; a trial that ended otherwise (because it was pruned or its process
-        died) has none, and its last point says how far it got.
+        ``outcome`` is the trainer's final report. A trial that was pruned or whose process died has no report, and its
+        last point shows how far it got.
         """
         fault = self._faults.pop(trial.id, "")
         last, resolution = self._last.pop(trial.id, None), self._resolution.pop(trial.id, None)
@@ -79,7 +79,7 @@ class TrialWriter:
             result = result_of_trial(state, outcome, last, resolution, reason)
             if fault := fault_of_reached(result.epochs_to_target, result.epochs):
                 raise InvalidRecord(fault)
-        except InvalidRecord as error:  # its report is not evidence; the stored points stay
+        except InvalidRecord as error:  # the report is not evidence; the stored points stay
             told = f"its training reported an impossible figure: {error}"
             result = result_of_trial(TrialState.FAILED, None, last, resolution, told)
         points = self._points.pop(trial.id, [])
@@ -102,7 +102,7 @@ def result_of_trial(
     resolution: float | None,
     reason: str,
 ) -> TrialResult:
-    """Return how a trial ended: from its ``outcome``, or without one from its ``last`` point, which says how far it
+    """Return how a trial ended, from its ``outcome``. Without an outcome, the ``last`` point shows how far the trial
     got.
     """
     if outcome is not None:

@@ -1,6 +1,6 @@
 """Runs a sweep or a race on Ray Tune, embedded on this machine or on an existing cluster.
 
-A simulated workload needs no other process: its trials are trained in this one.
+Trials of a simulated workload are trained in this process, without Ray.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainers.private_files import lock_file, make_private_folder, open_private
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed at its start has no metric
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed at the start has no metric
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -47,9 +47,9 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Where the trials run: a cluster's ``address``, or this machine with ``cores`` (all if None).
+    """Where the trials run: a cluster's ``address``, or this machine with ``cores`` (None for all cores).
 
-    ``keep`` leaves Ray running for the next sweep of this process, until :func:`stop_ray`.
+    ``keep`` leaves Ray running for the next sweep of this process, until :func:`stop_ray` is called.
     """
 
     address: str | None = None
@@ -66,7 +66,7 @@ class SweepEnd:
 
 
 _kept: list[RayOptions] = []
-"""The Ray instance that this module has started: at most one per process."""
+"""The Ray instance that this module has started; at most one per process."""
 
 
 def run_sweep(
@@ -81,13 +81,13 @@ def run_sweep(
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
 ) -> SweepEnd:
-    """Train the rest of the study's budget.
+    """Run the remaining trials of the study's budget.
 
-    A sweep that was stopped, by ``stop`` or Ctrl-C, has stored everything that finished, and the same call resumes it.
-    ``folder`` is for the checkpoints of trials in flight; on a cluster it must be a folder that all machines share. A
-    sweep that ends by itself passes each reason to continue to ``say``, as one line of text. Raises
-    :class:`TuningError` if Ray cannot be started or fails as a whole, and the store's own errors if the database is
-    unavailable for longer than ``retry`` allows or the study's lease is lost.
+    When a sweep is stopped, by ``stop`` or Ctrl-C, everything that finished is stored, and the same call resumes the
+    sweep. ``folder`` holds the checkpoints of trials in flight; on a cluster it must be shared by all machines. A sweep
+    that decides when to end passes each reason to continue to ``say``, as one line of text. Raises :class:`TuningError`
+    if Ray cannot be started or fails as a whole, and the store's own errors if the database is unavailable for longer
+    than ``retry`` allows or the study's lease is lost.
     """
     sweep = Sweep(
         spec,
@@ -117,7 +117,7 @@ def run_race(
     retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
-    """Train the rest of a race; everything else is as in :func:`run_sweep`."""
+    """Run the remaining trials of a race; everything else is as in :func:`run_sweep`."""
     race = Race(
         spec,
         study,
@@ -154,7 +154,7 @@ def _run(
         try:
             _train(spec, trainings, rule, ray or RayOptions())
         except KeyboardInterrupt:
-            pass  # a second Ctrl-C: what has been stored is safe
+            pass  # a second Ctrl-C; stored results are safe
         finally:
             trainings.close()
     end = SweepEnd(trainings.ending, trainings.spent)
@@ -180,9 +180,10 @@ def stop_ray() -> None:
 
 @contextlib.contextmanager
 def hold_study_lock(folder: Path, study: Study) -> Iterator[None]:
-    """Hold the study's lock in ``folder``; raise :class:`TuningError` if another process runs it from there.
+    """Hold the study's lock in ``folder``; raise :class:`TuningError` if another process runs the study from that
+    folder.
 
-    The lock is released when its process ends, however that happens.
+    The lock is released when its process ends, for whatever reason.
     """
     make_private_folder(folder)
     with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
@@ -202,7 +203,7 @@ def _train(
     rule: Callable[[], LadderASHA | CurveStopping],
     options: RayOptions,
 ) -> None:
-    """Train in this process, several trials as one model or one after the other, or on Ray."""
+    """Train in this process, with several trials as one model or one after the other, or on Ray."""
     if spec.resources.fused_trials > 1:
         from hpo.tuning.fused import train_fused
 
@@ -219,11 +220,11 @@ def _train(
         try:
             _tune(spec, trainings, rule(), Path(scratch))
         finally:
-            gc.collect()  # frees the actors of an interrupted run, which would keep their cores
+            gc.collect()  # frees the actors of an interrupted run, which still occupy cores
 
 
 def stopping_rule_of_study(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
-    """Return the early-stopping rule, with the history of the trials that have ended."""
+    """Return the early-stopping rule, initialized with the history of the trials that have ended."""
     rule: LadderASHA | CurveStopping
     if SAMPLERS[spec.sampler].chooses_rung:
         rule = CurveStopping(spec.target.threshold)
@@ -261,7 +262,7 @@ def _tune(
     sweep.resources = dataclasses.asdict(resources)
     handler = RayResultCallback(sweep, rule)
     stopping = SweepStopper(sweep, handler)
-    # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
+    # `tune.run`, not `Tuner`: `Tuner` pickles the searcher and callbacks, which hold the open database.
     try:
         tune.run(
             TrialTrainable,
@@ -288,7 +289,7 @@ def _tune(
 
 @contextlib.contextmanager
 def _ray(options: RayOptions) -> Iterator[None]:
-    """Provide Ray: the caller's own if it is running, a cluster's, or one for the duration of the sweep."""
+    """Provide Ray: the caller's instance if one is running, a cluster's, or one for the duration of the sweep."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -345,7 +346,7 @@ def _start_ray(options: RayOptions) -> None:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Restore the caller's SIGTERM handler, which Ray replaces by one that exits at once."""
+    """Restore the caller's SIGTERM handler, which Ray replaces with a handler that exits immediately."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if main else None
     try:
@@ -356,8 +357,8 @@ def _own_signals() -> Iterator[None]:
 
 
 def _quiet_logs() -> None:
-    """Silence Tune's long messages about failed trials, which are recorded anyway, and about result files, which are
-    not wanted.
+    """Suppress Tune's long messages about failed trials, which are recorded anyway, and about result files, which are
+    unused.
     """
     for name in (
         "ray.tune.analysis.experiment_analysis",

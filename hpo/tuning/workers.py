@@ -1,8 +1,8 @@
-"""The workers of one trial: processes in its placement group, on one node or several, that train it together.
+"""The workers of one trial: processes in its placement group, on one or more nodes, that train it together.
 
-The trainable leads them: all of them train to the next evaluation, and the result of the first is the trial's result.
-If a worker dies, the others hang in an all-reduce. The group is then restarted, and the trial resumes from its last
-checkpoint.
+The trainable leads the workers: all of them train until the next evaluation, and the first worker's result is the
+trial's result. If a worker dies, the others hang in an all-reduce. The group is then restarted, and the trial resumes
+from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class TrialWorker:
         self._run = TrialRun()
 
     def address(self) -> tuple[str, int]:
-        """Return this worker's node, and a port that is free there now."""
+        """Return the address of this worker's node, and a port that is currently free there."""
         with socket.socket() as free:
             free.bind(("", 0))
             return ray.util.get_node_ip_address(), int(free.getsockname()[1])
 
     def join(self, place: WorkerPlace, threads: int, *, program: bool) -> None:
-        """Connect to the other workers, unless they belong to a program, whose workers connect by themselves."""
+        """Connect to the other workers; a program's workers connect by themselves."""
         os.environ["OMP_NUM_THREADS"] = str(threads)
         communicator = None
         if not program:
             from trainers.distributed import connect
 
-            # each process only sees its own GPU, as allocated by Ray
+            # each process sees only its own GPU, as allocated by Ray
             os.environ |= {
                 "RANK": str(place.rank),
                 "WORLD_SIZE": str(place.size),
@@ -60,7 +60,7 @@ class TrialWorker:
         self._run.begin(config)
 
     def advance(self) -> dict[str, Any]:
-        """Train to the next evaluation, with the others."""
+        """Train until the next evaluation, together with the other workers."""
         return self._run.advance()
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class TrialWorker:
         self._run.close()
 
     def ping(self) -> None:
-        """Do nothing: the answer shows that this process is alive."""
+        """Do nothing; the reply shows that this process is alive."""
 
 
 class WorkerGroup:
@@ -81,12 +81,12 @@ class WorkerGroup:
         self._restarts = 0
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Start the workers, unless they are running, and build the training."""
+        """Start the workers if they are not running yet, and build the training."""
         self._config, self._restarts = config, 0
         self._begin()
 
     def advance(self) -> dict[str, Any]:
-        """Train to the next evaluation, restarting workers that die."""
+        """Train until the next evaluation, restarting workers that die."""
         while True:
             try:
                 leaders = self._actors[:1] if self._resources.program else self._actors
@@ -109,14 +109,14 @@ class WorkerGroup:
                 self._begin()
 
     def close(self) -> None:
-        """Close the training; the workers wait for the next one."""
+        """Close the training; the workers stay alive for the next one."""
         try:
             _all([actor.close.remote() for actor in self._actors])
         except ray.exceptions.RayError:
             self._end()
 
     def stop(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self.close()
         self._end()
 
@@ -126,7 +126,7 @@ class WorkerGroup:
                 self._start()
             _all([actor.begin.remote(self._config) for actor in self._actors])
         except ray.exceptions.RayError:
-            pass  # the next step hits the same error and counts it
+            pass  # the next step raises the same error and counts it
 
     def _start(self) -> None:
         asked, group = self._resources, get_current_placement_group()
@@ -166,12 +166,14 @@ class WorkerGroup:
 
 
 def _all(pending: Sequence[Any], timeout: float | None = None) -> list[Any]:
-    """Return the results of all calls, in order; raise as soon as one fails, while others may still wait for it."""
+    """Return the results of all calls, in order; raise an error as soon as one call fails, even if others
+    are pending.
+    """
     waiting = list(pending)
     while waiting:
         done, waiting = ray.wait(waiting, timeout=timeout)
         if not done:
-            raise ray.exceptions.GetTimeoutError("a worker does not answer")
+            raise ray.exceptions.GetTimeoutError("a worker does not respond")
         ray.get(done)
     return list(ray.get(list(pending)))
 

@@ -1,4 +1,4 @@
-"""Published large-batch trainings as data, one YAML file each.
+"""Published large-batch training runs as data, one YAML file each.
 
 ::
 
@@ -7,7 +7,7 @@
     recipe("goyal2017").settings_at(8192).learning_rate     # 3.2
     [each.name for each in recipes()]
 
-Every figure states its provenance: read, calculated, or recalled and not checked.
+Every figure has a stated provenance: read in a source, calculated, or recalled and not checked.
 """
 
 from search_spaces.recipes.loading import names, parse_recipe, recipe, recipes

@@ -1,4 +1,4 @@
-"""Loads recipes: each is one YAML file in this folder, and is checked when it is read.
+"""Loads recipes, each of which is one YAML file in this folder and is checked when it is loaded.
 
 A row of ``table`` may give durations in updates and the final rate as an absolute value, as published. Durations are
 converted to epochs with ``train_samples``::
@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def recipe(name: str) -> Recipe:
-    """Return the recipe of this name; raise :class:`RecipeError` with the nearest name if there is none."""
+    """Return the recipe of this name; raise :class:`RecipeError` with the closest name if there is none."""
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the recipes are {', '.join(names())}"
@@ -63,7 +63,7 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def parse_recipe(text: str, name: str) -> Recipe:
-    """Parse a recipe from YAML text; raise :class:`RecipeError`, which says what is wrong, for an invalid one."""
+    """Parse a recipe from YAML text; raise :class:`RecipeError` with the reason if it is invalid."""
     try:
         return _recipe(yaml.load(text, Loader=_LOADER), name)
     except (yaml.YAMLError, SettingError, TypeError, KeyError) as error:
@@ -72,7 +72,7 @@ def parse_recipe(text: str, name: str) -> Recipe:
 
 def _recipe(values: Any, name: str) -> Recipe:
     if not isinstance(values, Mapping) or values.get("name") != name:
-        raise RecipeError(f"the file must hold a recipe with the name of the file, {name!r}")
+        raise RecipeError(f"the file must hold a recipe that has the file's name, {name!r}")
     _check_keys(values, _KEYS, "a recipe")
     plain: dict[str, Any] = dict(values)
     samples = plain.pop("train_samples", None)
@@ -92,7 +92,7 @@ def _recipe(values: Any, name: str) -> Recipe:
     )
     if made.table and made.global_batch_size not in made.table:
         raise RecipeError(
-            f"global_batch_size must be one of those in the table, but got {made.global_batch_size}"
+            f"global_batch_size must be one of the batch sizes in the table, but got {made.global_batch_size}"
         )
     made = dataclasses.replace(
         made, settings={**made.settings, **made.table.get(made.global_batch_size, {})}
@@ -135,7 +135,7 @@ def _row(values: Mapping[str, Any], train_samples: int | None) -> tuple[int, dic
 
 
 def _check(made: Recipe) -> None:
-    """Check that every name is a setting, and that the settings are valid together at every published batch size."""
+    """Check that every name is a setting and that the settings are compatible at every published batch size."""
     for name in (*made.settings, *made.scaling, *made.unknown, *made.remembered):
         check_name(name)
     for name, confidence in made.remembered.items():

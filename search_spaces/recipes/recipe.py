@@ -1,4 +1,4 @@
-"""Recipe: one published large-batch training as data: its settings, how they change with the batch, and its results."""
+"""Recipe: one published large-batch training run as data, with its settings, its scaling rules and its results."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PROVENANCE = {
     "log": "read in published logs",
     "article": "read in an article or a talk about it",
     "calculated": "calculated from published figures",
-    "memory high": "recalled, cross-checked by other figures",
+    "memory high": "recalled, cross-checked against other figures",
     "memory medium": "recalled, not checked",
     "memory low": "recalled, doubtful",
 }
-"""The source of a figure, which says how far it can be trusted."""
+"""The possible sources of a figure, which indicate how reliable it is."""
 
 BATCH_DEPENDENT = ("learning_rate", "warmup_epochs")
 """Settings whose published value does not transfer to another batch size."""
 
 
 class RecipeError(SettingError):
-    """Error of a recipe that does not exist or that lacks what was asked for."""
+    """Error for a recipe that does not exist or lacks a requested value."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one published training, in the unit that ``metric`` names.
+    """The result of one published training run, in the unit that ``metric`` names.
 
     ``provenance`` is a key of :data:`PROVENANCE`; ``global_batch_size`` is None if unknown.
     """
@@ -90,12 +90,12 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One published training.
+    """One published training run.
 
-    ``settings`` holds the values at ``global_batch_size``, by name in :class:`TrainingSettings`. ``scaling`` has
+    ``settings`` holds the values at ``global_batch_size``, by the names in :class:`TrainingSettings`. ``scaling`` has
     formulas for the settings that change with the batch size, and ``table`` has their values at published batch
     sizes. ``unknown`` lists the settings whose published values could not be found, with the reason; ``remembered``
-    lists those quoted from memory and not checked against the source, with the confidence (high, medium or low).
+    lists values quoted from memory and not checked against the source, with the confidence (high, medium or low).
     ``differs`` lists how this project differs from the published run.
     """
 
@@ -121,7 +121,7 @@ class Recipe:
 
     @property
     def published_batches(self) -> tuple[int, ...]:
-        """The global batch sizes of the published trainings, in increasing order."""
+        """The global batch sizes of the published training runs, in increasing order."""
         told = {
             each.global_batch_size for each in self.results if each.global_batch_size is not None
         }
@@ -129,7 +129,7 @@ class Recipe:
 
     @property
     def grows_to(self) -> int | None:
-        """The final global batch size under the settings' batch control; None if it is constant or has no set end."""
+        """The final global batch size under the settings' batch control; None if it is constant or not limited."""
         settings = TrainingSettings.from_dict(self.settings)
         if settings.batch_control == "piecewise":
             return round(self.global_batch_size * max(settings.batch_factors))
@@ -155,8 +155,8 @@ class Recipe:
     def settings_at(self, global_batch_size: int, **given: Any) -> TrainingSettings:
         """Return the settings as published for a global batch size; ``given`` values override the published ones.
 
-        Raises :class:`RecipeError` for a batch size that the recipe does not cover, or if an unknown
-        setting is not given.
+        Raises :class:`RecipeError` for a batch size that the recipe does not cover, or if no value
+        is given for an unknown setting.
         """
         missing = [name for name in self.unknown if name not in given]
         if missing:
@@ -170,7 +170,7 @@ class Recipe:
         )
 
     def published(self, name: str) -> str:
-        """Return in words how a setting was published: its value and formula, or why it is unknown."""
+        """Describe how a setting was published: its value and formula, or why it is unknown."""
         if name in self.unknown:
             return f"not known to be published ({self.unknown[name]})"
         rule = f", by the rule {self.scaling[name]}" if name in self.scaling else ""
@@ -199,7 +199,7 @@ class Recipe:
             raise RecipeError(
                 f"recipe {self.name!r} is published at the global batch sizes "
                 f"{', '.join(map(str, sorted(self.table)))}, but got {global_batch_size}; use "
-                f"one of these, or let a study find the settings in between"
+                f"one of these, or let a study find the settings for other batch sizes"
             )
         if not self.table and not self.scaling and global_batch_size != self.global_batch_size:
             raise RecipeError(

@@ -1,8 +1,8 @@
-"""Techniques: the optimizers and schedules that trainings may choose, and the settings that each reads.
+"""Techniques: the optimizers and schedules that a trial may use, and the settings that each reads.
 
 Each setting that chooses a technique (``optimizer``, ``decay``, ``warmup_shape``, ``batch_control``) has a registry of
 descriptions, including those of plug-ins. The extra settings of techniques are stored and shown next to the known
-ones, like the custom settings of a workload.
+settings, like the custom settings of a workload.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _OTHERS: dict[str, tuple[Use, ...]] = {
     "staleness_bound": (Use("update_mode", ("stale_synchronous",)),),
     "epoch_quorum": (Use("update_mode", ("asynchronous",)),),
 }
-"""Settings that only take effect with certain values of other settings; any one of the uses suffices."""
+"""Settings that only take effect with certain values of other settings; any one of the listed conditions suffices."""
 
 
 def chosen(values_of: ValuesOf) -> Iterator[tuple[str, str, Technique]]:
-    """Yield every technique that may be chosen: its setting, name and description; faulty ones are left out."""
+    """Yield every technique that may be chosen: its setting, name and description; faulty plug-ins are left out."""
     for setting, registry in TECHNIQUES.items():
         for name in values_of(setting):
             try:
@@ -91,7 +91,7 @@ def own_settings_of(values_of: ValuesOf) -> dict[str, OwnSetting]:
 
 
 def own_setting_named(name: str) -> OwnSetting | None:
-    """Return the description of an extra setting that some technique reads; None if none does."""
+    """Return the description of an extra setting that some technique reads; None if no technique does."""
     for registry in TECHNIQUES.values():
         for technique in registry:
             try:
@@ -105,9 +105,9 @@ def own_setting_named(name: str) -> OwnSetting | None:
 
 
 def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
-    """Return the conditions under which ``name`` has an effect: any one suffices, and with none it always has one.
+    """Return the conditions under which ``name`` has an effect: any one suffices; without any, it always has an effect.
 
-    They cover the techniques of this project, and those plug-ins that may be chosen (``values_of``).
+    They cover the built-in techniques and the plug-ins that may be chosen (``values_of``).
     """
     uses: list[Use] = []
     possible = list(chosen(values_of)) if values_of else []
@@ -126,7 +126,7 @@ def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
 
 
 def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
-    """Return why ``name`` has no effect, whatever the possible values of the other settings; None if it has one."""
+    """Return why ``name`` has no effect with any possible values of the other settings; None if it can have one."""
     uses = uses_of(name, values_of)
     hindrances = [[*use.hindrances(values_of)] for use in uses]
     if not all(hindrances) or not uses:

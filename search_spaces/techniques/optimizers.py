@@ -1,8 +1,8 @@
 """The registry of optimizers: each is described here once, with everything that is known without training.
 
-``rule`` names the module with its update rule, also for several trainings at once. Plans read its state size, laws read
-how its best rate changes with the batch size, search spaces read its settings, and ``hpo init`` and the reference read
-its name.
+``rule`` names the module with its update rule, which can also update several fused trials at once. Plans read its state
+size, laws read how its best learning rate changes with the batch size, search spaces read its settings, and ``hpo
+init`` and the reference read its name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ class OptimizerDescription(Technique):
     """An optimizer; ``rule`` names a subclass of :class:`trainers.optimizers.optimizer.GroupOptimizer`.
 
     Attributes:
-        title: the name of its class in ``trainers.optimizers``, for other training loops.
+        title: the name of its class in ``trainers.optimizers``, for use in other training loops.
         state_bytes: bytes of optimizer state per parameter, in fp32.
         rate_exponent: mean and standard deviation of the prior on ``a``, where the best rate grows as ``batch^a``
             before it levels off; None if nothing is published, in which case a forecast uses a wide prior.
         exponent_source: the source of ``rate_exponent``.
-        rate_law: the law that extrapolates the best rate: ``descent`` for momentum SGD, whose epochs follow from its
-            rate; ``adam``, fitted to published Adam runs; ``power``, a power law with that exponent.
+        rate_law: the law that extrapolates the best learning rate: ``descent`` for momentum SGD, whose epochs to
+            target follow from its learning rate; ``adam``, fitted to published Adam runs; ``power``, a power law with
+            that exponent.
         layerwise: whether the norm of a tensor's update is independent of the norm of its gradient.
-        takes: which parameters its rule updates; the others use ``rest``, the rule of another optimizer.
-        update_size: what the size of an update depends on before layer-wise adaptation, which decides how rates
-            change with the width of a model: the ``gradient``, or only the rate in each of its ``entries``; None if
-            neither or unknown.
-        normalizes_decay: whether weight decay is part of the gradient that is normalized in each entry.
+        takes: which parameters its rule updates; ``rest``, the rule of another optimizer, updates the others.
+        update_size: what determines the size of an update before layer-wise adaptation, and thus how learning rates
+            change with model width: ``gradient``, or ``entries`` if the size of each entry depends only on the learning
+            rate; None if neither applies or it is unknown.
+        normalizes_decay: whether weight decay is part of the gradient that is normalized entry by entry.
     """
 
     title: str
@@ -89,36 +90,36 @@ _DECOUPLED = {
     )
 }
 OF_LOOP = frozenset(_DECOUPLED)
-"""Settings of optimizers that the training loop reads instead of their rules."""
+"""Optimizer settings that the training loop reads instead of the update rules."""
 
 _SCHEDULE_FREE = _DECOUPLED | {
     "schedule_free_beta": OwnSetting(
-        what="share of the averaged weights in the weights at which gradients are computed",
+        what="fraction of the averaged weights in the weights at which gradients are computed",
         default=0.9,
         range=Range(0, 1, low_open=True, high_open=True),
     ),
     "schedule_free_rate_power": OwnSetting(
-        what="power of the largest learning rate so far that is an update's weight in the average",
+        what="exponent of the largest learning rate so far in an update's weight in the average",
         default=2.0,
         range=Range(0),
     ),
     "schedule_free_r": OwnSetting(
-        what="power of the update number that multiplies an update's weight in the average",
+        what="exponent of the update number in an update's weight in the average",
         default=0.0,
         range=Range(0),
     ),
 }
 
 OWN = "own:"
-"""Prefix of the name of an optimizer that only the user's program knows."""
+"""Prefix of the name of an optimizer that only the user's program implements."""
 _OWN_NAME = re.compile(re.escape(OWN) + r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 class _Optimizers(PluginRegistry[OptimizerDescription]):
-    """The described optimizers; ``own:NAME`` is an unknown one that a program provides.
+    """The described optimizers; ``own:NAME`` is an optimizer that only a program implements.
 
-    It may read every setting that a described optimizer reads, and its best rate follows a power law that is fitted
-    to trainings alone.
+    Such an optimizer may read every setting that a described optimizer reads, and its best learning rate follows a
+    power law that is fitted to trials alone.
     """
 
     def __getitem__(self, name: str) -> OptimizerDescription:
@@ -148,7 +149,7 @@ class _Optimizers(PluginRegistry[OptimizerDescription]):
 
 
 def is_own(name: object) -> bool:
-    """Return whether a name is ``own:NAME``, an optimizer that only a program knows."""
+    """Return whether a name is ``own:NAME``, an optimizer that only a program implements."""
     return isinstance(name, str) and _OWN_NAME.fullmatch(name) is not None
 
 
@@ -272,7 +273,7 @@ OPTIMIZERS: PluginRegistry[OptimizerDescription] = _Optimizers(
                 "preconditioner_interval",
                 "preconditioner_size_limit",
             ),
-            # its factors, whose size depends on the shapes, count as one more copy of the parameters
+            # the factors, whose size depends on the shapes, count as one more copy of the parameters
             state_bytes=12,
         ),
         "soap": OptimizerDescription(
@@ -300,7 +301,7 @@ OPTIMIZERS: PluginRegistry[OptimizerDescription] = _Optimizers(
         "muon": OptimizerDescription(
             title="Muon",
             rule="trainers.optimizers.muon:MuonRule",
-            about="orthogonalized momentum for matrices, AdamW for the rest",
+            about="orthogonalized momentum for matrices, AdamW for all other parameters",
             source="kellerjordan.github.io/posts/muon; arXiv:2502.16982",
             uses=_MOMENTS,
             settings=_DECOUPLED
@@ -317,7 +318,7 @@ OPTIMIZERS: PluginRegistry[OptimizerDescription] = _Optimizers(
                     what="learning rate of the parameters that AdamW updates",
                     default=1.0,
                     range=Range(0, low_open=True),
-                    unit="of the rate",
+                    unit="of the learning rate",
                 ),
                 "muon_iterations": OwnSetting(
                     what="Newton-Schulz steps in each update",
@@ -411,7 +412,7 @@ OPTIMIZERS: PluginRegistry[OptimizerDescription] = _Optimizers(
 
 
 def described_optimizer(name: object) -> OptimizerDescription | None:
-    """Return the description of an optimizer named in evidence; None if it is unknown or its plug-in is missing."""
+    """Return the description of an optimizer by its name; None if it is unknown or its plug-in is missing."""
     try:
         return OPTIMIZERS[name] if isinstance(name, str) else None
     except (KeyError, PluginError):

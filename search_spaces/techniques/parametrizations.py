@@ -15,4 +15,4 @@ PARAMETRIZATIONS: Mapping[str, tuple[str, ...]] = {
     "mup": ("width",),
     "completep": ("width", "depth"),
 }
-"""The sizes over which each keeps the best rate constant; ``base_width`` and ``base_depth`` are the base sizes."""
+"""The sizes over which each keeps the best learning rate constant, relative to ``base_width`` and ``base_depth``."""

@@ -1,4 +1,4 @@
-"""The registries of schedules: how the rate falls, how it rises in the warmup, and how the batch size changes.
+"""The registries of schedules: how the learning rate falls, how it rises in the warmup, and how the batch size changes.
 
 The formulas are pure functions of progress, in the module that ``rule`` names. The entry point of a plug-in is named
 after the setting and the schedule: ``decay.sawtooth``, ``warmup_shape.cubic``, ``batch_control.doubling``.
@@ -17,11 +17,11 @@ from search_spaces.techniques.technique import Technique
 
 @dataclass(frozen=True, kw_only=True)
 class DecayDescription(Technique):
-    """How the rate falls after the warmup.
+    """How the learning rate falls after the warmup.
 
     ``rule`` names a function ``(by, settings, epochs, end) -> factor`` that returns a multiple of the peak, where
     ``end`` is the end of the decay in epochs, and ``by`` the arithmetic (:mod:`trainers.schedules.arithmetic`).
-    ``ends`` says whether the function reads ``end``, which is ``decay_epochs`` or the training's budget.
+    ``ends`` says whether the function reads ``end``, which is ``decay_epochs`` or the trial's budget.
     """
 
     ends: bool = False
@@ -29,12 +29,12 @@ class DecayDescription(Technique):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupDescription(Technique):
-    """How the rate rises: ``rule`` names ``(by, settings, t) -> factor``, a multiple of the peak, for t from 0 to 1."""
+    """How the rate rises; ``rule`` names ``(by, settings, t) -> factor``, a multiple of the peak, for t from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchControlDescription(Technique):
-    """How the batch size changes: ``rule`` names a :class:`trainers.schedules.batch_size.BatchControl`."""
+    """How the batch size changes; ``rule`` names a :class:`trainers.schedules.batch_size.BatchControl`."""
 
 
 def _milestones(settings: Any) -> Iterator[str]:
@@ -77,11 +77,11 @@ def _growth(settings: Any) -> Iterator[str]:
 
 _COOLDOWN = {
     "cooldown_share": OwnSetting(
-        what="last share of the training, over which the learning rate falls to "
+        what="final fraction of training, over which the learning rate falls to "
         "end_learning_rate_factor; 0: no cooldown",
         default=0.2,
         range=Range(0, 1),
-        unit="of the training",
+        unit="of training",
     ),
     "cooldown_shape": OwnSetting(
         what="shape of the cooldown: linear, half a cosine, or 1 minus the square root of time",
@@ -114,7 +114,7 @@ DECAYS: PluginRegistry[DecayDescription] = PluginRegistry(
         ),
         "polynomial": DecayDescription(
             rule=f"{_RATES}:polynomial",
-            about="falls as a power of the remaining share, to end_learning_rate_factor",
+            about="falls as a power of the remaining fraction, to end_learning_rate_factor",
             source="arXiv:1708.03888; MLPerf: power 2",
             uses=("decay_epochs", "decay_power", "end_learning_rate_factor"),
             ends=True,
@@ -135,7 +135,7 @@ DECAYS: PluginRegistry[DecayDescription] = PluginRegistry(
         ),
         "wsd": DecayDescription(
             rule=f"{_RATES}:wsd",
-            about="stays at the peak, then cools down over the last share of the training",
+            about="stays at the peak, then cools down over the final fraction of training",
             source="arXiv:2404.06395; arXiv:2405.18392",
             uses=("decay_epochs", "end_learning_rate_factor"),
             settings=_COOLDOWN,
@@ -171,7 +171,7 @@ DECAYS: PluginRegistry[DecayDescription] = PluginRegistry(
                     unit="epochs",
                 ),
                 "power_exponent": OwnSetting(
-                    what="exponent of the power of time with which the learning rate falls",
+                    what="exponent of the power law by which the learning rate falls over time",
                     default=0.51,
                     range=Range(0),
                 ),
@@ -239,7 +239,7 @@ BATCH_CONTROLS: PluginRegistry[BatchControlDescription] = PluginRegistry(
         ),
         "doubling": BatchControlDescription(
             rule=f"{_BATCHES}:BatchDoubling",
-            about="doubles the batch at planned times, ever further apart, as the noise scale grows",
+            about="doubles the batch at planned times, further and further apart, as the noise scale grows",
             source="arXiv:2505.23971, batch size warmup",
             uses=("batch_limit_factor", "batch_rate_rule"),
             settings={
@@ -250,7 +250,7 @@ BATCH_CONTROLS: PluginRegistry[BatchControlDescription] = PluginRegistry(
                     unit="epochs",
                 ),
                 "doubling_spacing": OwnSetting(
-                    what="each further doubling comes at this multiple of the time of the previous "
+                    what="each further doubling occurs at this multiple of the time of the previous "
                     "one",
                     default=2.0,
                     range=Range(1, low_open=True),

@@ -1,4 +1,4 @@
-"""Descriptions of techniques: an optimizer, a decay, a warmup, or a batch control."""
+"""Descriptions of techniques: optimizers, decays, warmups and batch controls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Use:
-    """A condition of use: ``setting`` has one of ``values`` (or is above 0 if there are none), and ``also`` holds."""
+    """A condition: ``setting`` has one of ``values`` (or is above 0 if there are none), and ``also`` holds."""
 
     setting: str
     values: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """A technique and the settings that it reads; the base of the descriptions of each kind.
+    """A technique and the settings that it reads; the base class of the descriptions of each kind.
 
-    ``rule`` is its implementation, ``module:attribute``, which is imported when something is trained. ``about`` says in
-    a phrase what it does, and ``source`` where it was published. ``uses`` names the known settings that it reads, and
+    ``rule`` is its implementation, ``module:attribute``, which is imported when training starts. ``about`` says in a
+    phrase what it does, and ``source`` where it was published. ``uses`` names the known settings that it reads, and
     ``uses_if`` those that it reads only if another setting has certain values. ``settings`` holds its extra settings,
     by name. ``faults`` finds invalid combinations of values if the technique is chosen.
     """

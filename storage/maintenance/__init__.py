@@ -1,1 +1,1 @@
-"""Checks, copies, exports and retention of a whole database."""
+"""Checks, backups, exports and retention of a whole database."""

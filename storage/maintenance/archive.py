@@ -1,9 +1,9 @@
 """A whole database as one portable file, which can be restored into either SQLite or PostgreSQL.
 
-The file is a zip: ``manifest.json`` with the revision of the schema and the columns and row counts of every table, and
-one member per table in the text format of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is
-written last, and the file is renamed when it is complete, so an existing archive is complete. Tables are read and
-written in blocks, so a table may be larger than the memory.
+The file is a zip archive. ``manifest.json`` holds the schema revision and the columns and row counts of every table.
+Each table is one member in the text format of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is
+written last, and the file gets its final name when it is complete, so an archive under its final name is always
+complete. Tables are read and written in blocks, so a table may be larger than the available memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ArchivedTable:
 
 @dataclass(frozen=True)
 class ArchiveManifest:
-    """The content of an archive: its tables, parents before children, and the schema revision."""
+    """The contents of an archive: its tables, parents before children, and the schema revision."""
 
     schema: str
     made_at: str
@@ -70,14 +70,14 @@ class ArchiveManifest:
 
 
 def write_archive(database: Database, path: Path) -> ArchiveManifest:
-    """Write a consistent snapshot of all tables, while others continue to write.
+    """Write a consistent snapshot of all tables, while other processes continue to write.
 
-    Raises :class:`StoreUnavailable` if the database holds none of our tables, or the file cannot be written.
+    Raises :class:`StoreUnavailable` if the database has none of the store's tables, or if the file cannot be written.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)  # it holds everything that the database does
+        partial.touch(mode=0o600)  # the archive holds all contents of the database
         with (
             database.read() as connection,
             zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as out,
@@ -104,7 +104,9 @@ def write_archive(database: Database, path: Path) -> ArchiveManifest:
 
 
 def read_manifest(path: Path) -> ArchiveManifest:
-    """Return the content of an archive; raise :class:`InvalidRecord` for a file that is not one or is truncated."""
+    """Return the manifest of an archive; raise :class:`InvalidRecord` for a file that is truncated or not
+    an archive.
+    """
     try:
         with zipfile.ZipFile(path) as file:
             plain = json.loads(file.read(_MANIFEST))
@@ -136,7 +138,7 @@ def read_manifest(path: Path) -> ArchiveManifest:
 
 
 def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
-    """Raise ValueError for anything that :func:`write_archive` never writes."""
+    """Raise ValueError for a manifest that :func:`write_archive` cannot have written."""
     if not isinstance(schema, str) or not re.fullmatch(r"\d{4}", schema) or schema < "0001":
         raise ValueError(f"its schema must be four digits from 0001, but is {schema!r}")
     if len({table.name for table in tables}) < len(tables):
@@ -147,7 +149,7 @@ def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
 
 
 def load_archive(database: Database, path: Path, *, replace: bool = False) -> ArchiveManifest:
-    """Fill a database from an archive, all or nothing, and upgrade it to the present schema.
+    """Fill a database from an archive, all or nothing, and upgrade it to the current schema.
 
     Raises :class:`Conflict` if rows exist already, unless ``replace``; :class:`SchemaTooNew` for an archive from a
     newer release; and :class:`InvalidRecord` for a damaged one.
@@ -176,7 +178,7 @@ def load_archive(database: Database, path: Path, *, replace: bool = False) -> Ar
 
 
 def broken_references(connection: Connection) -> list[str]:
-    """Return rows that reference missing rows, one line for each table; PostgreSQL never lets that happen."""
+    """Describe rows that reference missing rows, one line per table; PostgreSQL never allows such rows."""
     if connection.dialect.name != "sqlite":
         return []
     found = Counter(
@@ -285,7 +287,7 @@ def _into_postgresql(connection: Connection, table: ArchivedTable, blocks: Itera
                 f"{table.name} cannot be restored: {str(error).splitlines()[0]}"
             ) from error
         rows = int(cursor.rowcount)
-    if "id" in table.columns:  # else the next inserted row would get an id that is taken
+    if "id" in table.columns:  # otherwise the next inserted row would get an id that is taken
         connection.execute(
             text(
                 f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), max(id)) "
@@ -304,7 +306,7 @@ def _names(columns: Sequence[str] | dict[str, Kind]) -> str:
 
 
 def _make_room(connection: Connection, url: str, *, replace: bool) -> None:
-    """Drop our tables, which must be empty or replaceable; the archive may have an earlier schema."""
+    """Drop the store's tables, which must be empty or replaceable; the archive may have an earlier schema."""
     tables = _tables(connection)
     for table in tables:
         if not replace and connection.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first():

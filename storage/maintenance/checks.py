@@ -1,4 +1,6 @@
-"""The checks of ``hpo db check``: the file, references, schema, value types, checksums and contradictory trials."""
+"""The checks of ``hpo db check``: file integrity, references, schema, value types, checksums and
+contradictory trials.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class CheckFinding:
 def check_database(database: Database, folder: Path | None = None) -> list[CheckFinding]:
     """Check the whole database; ``folder`` holds the checkpoints of running trials, if it is on this machine.
 
-    Nothing is changed. If the schema is not the present one, only the file, the references and the schema are checked.
+    Nothing is changed. If the schema is not the current one, only the file, the references and the schema are checked.
     """
     with database.read() as connection:
         found = [_integrity(connection), _references(connection), *_schema(connection)]
@@ -65,7 +67,7 @@ def _integrity(connection: Connection) -> CheckFinding:
         if said != ["ok"]:
             return CheckFinding("integrity", "fail", "; ".join(said), _REPAIR)
         return CheckFinding("integrity", "ok", "every page and index of the file is intact")
-    for table in metadata.sorted_tables:  # reads every row; a damaged page raises an error
+    for table in metadata.sorted_tables:  # this reads every row; a damaged page raises an error
         connection.exec_driver_sql(
             f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole"
         )
@@ -104,7 +106,7 @@ def _schema(connection: Connection) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "schema",
             "fail",
-            f"the tables are not those of schema {found}: {'; '.join(differences[:5])}",
+            f"the tables do not match schema {found}: {'; '.join(differences[:5])}",
             _REPAIR,
         )
     else:
@@ -112,7 +114,7 @@ def _schema(connection: Connection) -> Iterator[CheckFinding]:
 
 
 def _kinds(connection: Connection) -> CheckFinding:
-    """Check whether every value has its column's type, which PostgreSQL enforces by itself."""
+    """Check that every value has its column's type, which PostgreSQL enforces by itself."""
     odd: list[str] = []
     if connection.dialect.name == "sqlite":
         for table in metadata.sorted_tables:
@@ -146,7 +148,7 @@ def _stored_as(kind: TypeEngine[Any]) -> tuple[str, ...]:
 
 
 def _sums(connection: Connection) -> CheckFinding:
-    """Check whether every study file and every ended trial is unchanged since it was written."""
+    """Check that every study file and every ended trial is unchanged since it was written."""
     names, changed = {}, []
     for study in checksums.of_studies(connection):
         names[study.id] = study.name
@@ -175,7 +177,7 @@ def _sums(connection: Connection) -> CheckFinding:
 
 
 def _numbers(connection: Connection) -> CheckFinding:
-    """Check whether trials are missing: those of a study are numbered from 0."""
+    """Check for missing trials: the trials of each study are numbered from 0 without gaps."""
     counted = (
         select(studies.c.name, func.count(), func.max(trials.c.number))
         .join(trials, trials.c.study_id == studies.c.id)
@@ -226,7 +228,9 @@ def _curves(connection: Connection) -> CheckFinding:
 
 
 def _repetitions(connection: Connection) -> CheckFinding:
-    """Find repeated trainings (same settings, batch size and seed): refused now, but races used to store them."""
+    """Find repeated trials (same settings, batch size and seed), which are refused now but which races used
+    to store.
+    """
     one = (studies.c.name, trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
     alike = (
         select(*one)
@@ -339,7 +343,7 @@ def orphan_checkpoints(connection: Connection, folder: Path) -> list[Path]:
             )
         )
     }
-    named = [(path, path.name.split(".")[0]) for path in files]  # the trial's number, `7.pt`
+    named = [(path, path.name.split(".")[0]) for path in files]  # the trial's number, as in `7.pt`
     return [
         path
         for path, name in named

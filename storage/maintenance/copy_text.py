@@ -1,4 +1,4 @@
-r"""Rows in the text format of PostgreSQL's COPY, so that both databases read and write the same files.
+r"""Rows in the text format of PostgreSQL's COPY, so that SQLite and PostgreSQL read and write the same files.
 
 Each row is one line of fields separated by tabs, with ``\N`` for NULL, backslash escapes in text, booleans as ``t`` and
 ``f``, times in UTC with ``+00``, and numbers with all their digits (PostgreSQL's manual, "COPY", File Formats, Text
@@ -40,7 +40,7 @@ _TO_WRITE, _TO_READ = re.compile(r"[\\\b\f\n\r\t\v]"), re.compile(r"\\.", re.DOT
 
 
 def column_kind(column_type: TypeEngine[Any]) -> Kind:
-    """Return how values of a column are written."""
+    """Return the format in which values of a column are written."""
     return next((kind for found, kind in _KINDS if isinstance(column_type, found)), "text")
 
 
@@ -58,7 +58,9 @@ def write_copied_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> I
 def read_copied_rows(
     lines: Iterator[bytes], kinds: Sequence[Kind], where: str
 ) -> Iterator[tuple[Any, ...]]:
-    """Convert lines to rows of raw SQLite values; a malformed line raises :class:`InvalidRecord`, with ``where``."""
+    """Convert lines to rows of raw SQLite values; a malformed line raises :class:`InvalidRecord` with ``where`` in its
+    message.
+    """
     readers = [_READERS[kind] for kind in kinds]
     for number, line in enumerate(lines, 1):
         try:

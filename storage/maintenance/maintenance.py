@@ -1,6 +1,6 @@
-"""Maintenance of a database: upgrade, check, vacuum, backup, restore, prune; each opens and closes the database.
+"""Database maintenance: upgrade, check, vacuum, backup, restore, prune; each call opens and closes the database.
 
-The errors are those of :mod:`storage.errors`. Backups and pruning are safe while others use the database.
+All errors are from :mod:`storage.errors`. Backups and pruning are safe while others use the database.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from storage.schema.tables import metadata
 SQLITE_SIGNATURE = b"SQLite format 3\x00"
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TIMEOUT_SECONDS = 30
-_PAGES = 1024  # copied at a time, so that writers can proceed in between
+_PAGES = 1024  # number of pages copied at a time, so that writers can proceed in between
 
 
 @dataclass(frozen=True)
 class DatabaseBackup:
-    """A backup that was written or read: its kind (``sqlite`` or ``archive``), schema and size."""
+    """A backup that was written or read, with its kind (``sqlite`` or ``archive``), schema and size."""
 
     path: Path
     form: str
@@ -41,7 +41,7 @@ class DatabaseBackup:
 
 
 def upgrade(url: str) -> tuple[str | None, str]:
-    """Create or upgrade the tables; return the schema before (None if there was none) and after."""
+    """Create or upgrade the tables; return the schema revision before (None if there was none) and after."""
     with open_without_upgrade(url) as database:
         with database.read() as connection:
             before = migrations.revision(connection)
@@ -51,7 +51,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
 
 def holds_our_tables(url: str) -> bool:
-    """Return whether a database exists and holds our tables; other programs may use the same table names."""
+    """Return whether a database exists and holds the store's tables; other programs may use the same table names."""
     try:
         with open_without_upgrade(url, create=False) as database, database.read() as connection:
             return migrations.revision(connection) is not None
@@ -60,7 +60,7 @@ def holds_our_tables(url: str) -> bool:
 
 
 def check(url: str, folder: Path | None = None) -> list[CheckFinding]:
-    """Check everything and change nothing; see :func:`storage.maintenance.checks.check_database`."""
+    """Check everything without changing anything; see :func:`storage.maintenance.checks.check_database`."""
     with _existing(url) as database:
         return check_database(database, folder)
 
@@ -68,8 +68,8 @@ def check(url: str, folder: Path | None = None) -> list[CheckFinding]:
 def vacuum(url: str) -> tuple[int, int]:
     """Free unused space and refresh the planner's statistics; return the database's bytes before and after.
 
-    SQLite's file shrinks; others cannot write in the meantime, and the disk needs room for a copy. PostgreSQL keeps the
-    space for new rows of its tables, and does not block others.
+    SQLite's file shrinks; others cannot write in the meantime, and the disk needs space for a copy. PostgreSQL keeps
+    the space for new rows of its tables, and does not block others.
     """
     with _existing(url) as database:
         before = _size(database)
@@ -78,7 +78,7 @@ def vacuum(url: str) -> tuple[int, int]:
             if database.file is not None:
                 driver = (
                     free.connection.cursor()
-                )  # outside a transaction: SQLAlchemy would begin one
+                )  # outside a transaction, which SQLAlchemy would start
                 for statement in ("VACUUM", "ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)"):
                     driver.execute(statement)
             else:
@@ -89,10 +89,10 @@ def vacuum(url: str) -> tuple[int, int]:
 
 
 def backup(url: str, path: Path) -> DatabaseBackup:
-    """Copy a consistent snapshot of the database, while others use it.
+    """Copy a consistent snapshot of the database while other processes use it.
 
-    A file named ``.db`` or ``.sqlite`` is a copy made by SQLite's online backup; any other file is an archive, which
-    can be restored into either SQLite or PostgreSQL. Raises :class:`Conflict` if the file exists.
+    If ``path`` ends in ``.db`` or ``.sqlite``, SQLite's online backup makes the copy; any other name gives an archive,
+    which can be restored into either SQLite or PostgreSQL. Raises :class:`Conflict` if the file exists.
     """
     if path.exists():
         raise Conflict(
@@ -106,7 +106,7 @@ def backup(url: str, path: Path) -> DatabaseBackup:
 
 
 def restore(url: str, path: Path, *, replace: bool = False) -> DatabaseBackup:
-    """Fill an empty database from a backup of either kind, and upgrade it to the present schema.
+    """Fill an empty database from a backup of either kind, and upgrade it to the current schema.
 
     Either everything is restored or nothing. Raises :class:`Conflict` if rows exist, unless ``replace``.
     """
@@ -146,7 +146,7 @@ def _copy_sqlite(database: Database, path: Path) -> DatabaseBackup:
     partial = path.with_name(f"{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)  # it holds everything that the database does
+        partial.touch(mode=0o600)  # the backup holds all contents of the database
         with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(partial)) as copy:
             live.backup(copy, pages=_PAGES, sleep=0.001)
             copy.execute("PRAGMA journal_mode = DELETE")  # a single file, without -wal and -shm
@@ -164,7 +164,9 @@ def _copy_sqlite(database: Database, path: Path) -> DatabaseBackup:
 
 
 def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> DatabaseBackup:
-    """Restore from a copy, as opening the backup would write to it, and through an archive, to share its import."""
+    """Restore from a temporary copy, because opening the backup would write to it, and through an archive, to reuse its
+    import.
+    """
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
         try:
@@ -207,7 +209,7 @@ def open_without_upgrade(url: str, *, create: bool = True) -> Iterator[Database]
 
 @contextmanager
 def _existing(url: str) -> Iterator[Database]:
-    """Open a database that must hold our tables: a wrong path must not create a new file."""
+    """Open a database that must hold the store's tables; a wrong path must not create a new file."""
     with open_without_upgrade(url, create=False) as database:
         with database.read() as connection:
             found = migrations.revision(connection)

@@ -1,8 +1,8 @@
-"""A study as Parquet files, for pandas, polars, DuckDB and Spark.
+"""A study exported as Parquet files, for pandas, polars, DuckDB and Spark.
 
-``trials.parquet`` has one row per trial and one column per setting; ``convergence.parquet`` has one row per point, by
-trial and step, in row groups of whole trials. The metadata of a column's field has its unit (``unit``), and the
-metadata of each file has the study's name, target and specification.
+``trials.parquet`` has one row per trial and one column per setting. ``convergence.parquet`` has one row per point,
+ordered by trial and step, in row groups of whole trials. The metadata of a column's field gives its unit (``unit``),
+and the metadata of each file gives the study's name, target and specification.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ParquetExport:
 
 
 def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
-    """Write a study's trials and points into ``directory``; files are renamed when they are complete.
+    """Write a study's trials and points into ``directory``; each file gets its final name when it is complete.
 
     Raises :class:`NotFound` if the study does not exist, and :class:`StoreError` if pyarrow is missing or the folder is
     not writable.
@@ -172,7 +172,9 @@ def _fields(table: str, names: Sequence[str] | Mapping[str, Any]) -> list[pyarro
 
 
 def _own_fields(trials: Sequence[Trial]) -> list[pyarrow.Field]:
-    """Return a column for each user-defined setting, of the type of its values, or text if they have several types."""
+    """Return a column for each user-defined setting, with the type of its values, or text if they have
+    several types.
+    """
     import pyarrow as pa
 
     found: dict[str, set[type]] = {}

@@ -1,4 +1,4 @@
-"""Checks for `hpo doctor`: whether a database can be opened and which schema it has, without reading its contents."""
+"""Checks for `hpo doctor` that a database can be opened and which schema it has, without reading its contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_OFFSET_SECONDS = 5.0
 
 
 def probe_database(url: str) -> list[CheckFinding]:
-    """Check that a database is readable and writable and has the present schema and the right time; change nothing."""
+    """Check that a database is readable and writable, with the current schema and correct time; change nothing."""
     try:
         with open_without_upgrade(url) as database:
             file = database.file

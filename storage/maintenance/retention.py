@@ -1,8 +1,8 @@
 """Retention: removes old, unused curves, but never a result.
 
 The last point of a removed curve stays. Trials, forecasts, plans and outcomes stay, so that forecasts and their
-calibration remain possible; only the course of the training and its gradient noise scale are lost.
-``keep_best`` keeps the curve of the best trial of every rung.
+calibration remain possible; only the course of a trial and its gradient noise scale are lost. ``keep_best`` keeps the
+curve of the best trial on every rung.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
 
 @dataclass(frozen=True)
 class PrunedRows:
-    """The numbers of rows (``checkpoints``: files) that were or would be removed; ``trials`` lost their curves."""
+    """The number of rows (for ``checkpoints``, files) that were or would be removed; ``trials`` counts trials that lost
+    curves.
+    """
 
     points: int
     trials: int
@@ -65,7 +67,7 @@ def prune_database(
 
 
 def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
-    """Select the points of old trials, except for the last of each."""
+    """Select the points of old trials, except for the last point of each trial."""
     old = (
         select(trials.c.id)
         .join(studies, studies.c.id == trials.c.study_id)

@@ -1,7 +1,7 @@
-"""The history of the schema, and the upgrade from any revision to the present one.
+"""The history of the schema, and the upgrade from any revision to the current one.
 
-The revision is stored in our own table, not in Alembic's ``alembic_version``: Optuna and MLflow use
-that one, and a server's database may be shared with them.
+The revision is stored in a table of this package, not in Alembic's ``alembic_version``, because Optuna and MLflow use
+that table and may share a server's database with this package.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from storage.schema import tables
 
 VERSION_TABLE = "largebatch_schema"
 HEAD = "0012"  # the newest revision; a test compares it with the files in versions/
-_LOCK_KEY = 0x6C617262  # an arbitrary number, the same for every process that upgrades
+_LOCK_KEY = 0x6C617262  # arbitrary, but the same for every process that upgrades
 
 
 def upgrade(engine: Engine, *, create: bool = True) -> None:
     """Create or upgrade the tables in one transaction; do nothing if they are up to date.
 
-    Raises :class:`SchemaTooNew` for a revision that this release does not know, and :class:`StoreUnavailable` if
-    another program uses our table names or, without ``create``, if the database does not have our tables.
+    Raises :class:`SchemaTooNew` for a revision that is newer than this release, and :class:`StoreUnavailable` if
+    another program uses the store's table names or, without ``create``, if the database does not have the store's
+    tables.
     """
     with engine.begin() as connection:
         found = revision(connection)
@@ -54,7 +55,7 @@ def upgrade(engine: Engine, *, create: bool = True) -> None:
 
 @contextmanager
 def changing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that may change the schema, one process at a time, with SQLite's foreign keys off."""
+    """Open a transaction that may change the schema, in one process at a time, with SQLite's foreign keys off."""
     locking = engine.execution_options(sqlite_begin="IMMEDIATE")
     with locking.connect() as connection, _foreign_keys_off(connection), connection.begin():
         _lock(connection)
@@ -62,7 +63,7 @@ def changing(engine: Engine) -> Iterator[Connection]:
 
 
 def revision(connection: Connection) -> str | None:
-    """Return the schema's revision, or None in a database without our tables."""
+    """Return the schema's revision, or None in a database without the store's tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     found: str | None = connection.execute(
@@ -72,7 +73,7 @@ def revision(connection: Connection) -> str | None:
 
 
 def differences(connection: Connection) -> list[str]:
-    """Return how the existing tables differ from this release's, one line each; empty for a sound database."""
+    """Return how the existing tables differ from this release's, one line per difference; empty if they match."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -95,7 +96,7 @@ def differences(connection: Connection) -> list[str]:
 def bring_to(connection: Connection, to: str = HEAD) -> None:
     """Create the tables as of a revision, or upgrade them to it, in the transaction of :func:`changing`.
 
-    A new database gets the present tables at once, not revision by revision: tests verify that both are equal.
+    A new database gets the current tables directly, not revision by revision; tests verify that the result is the same.
     """
     url, found = connection.engine.url.render_as_string(), revision(connection)
     if found is None:
@@ -103,7 +104,7 @@ def bring_to(connection: Connection, to: str = HEAD) -> None:
         if to == HEAD:
             _create_tables(connection)
             return
-    # Alembic takes a tenth of a second to import, and most opened databases are up to date.
+    # Alembic takes a tenth of a second to import, and most databases are already up to date.
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -119,7 +120,7 @@ def bring_to(connection: Connection, to: str = HEAD) -> None:
 
 
 def _create_tables(connection: Connection) -> None:
-    """Create the tables of this release in an empty database, and write its revision as Alembic does."""
+    """Create the tables of this release in an empty database, and record their revision as Alembic does."""
     for statement in _statements(connection.dialect):
         connection.exec_driver_sql(statement)
     number = Column("version_num", String(32), nullable=False)
@@ -134,7 +135,9 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _statements(dialect: Dialect) -> list[str]:
-    """Return the statements that create the tables; compiled once, as compiling takes longer than running them."""
+    """Return the statements that create the tables. They are compiled once, because compiling takes longer than running
+    them.
+    """
     if dialect.name not in _made:
         made: list[str] = []
 
@@ -174,7 +177,7 @@ def _foreign_keys_off(connection: Connection) -> Iterator[None]:
         return
     driver = (
         connection.connection.cursor()
-    )  # not through SQLAlchemy: the pragma has no effect once a transaction has begun
+    )  # not through SQLAlchemy, as the pragma has no effect inside a transaction
     driver.execute("PRAGMA foreign_keys = OFF")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Column types that SQL lacks or that the databases treat differently."""
+"""Column types that SQL lacks or that SQLite and PostgreSQL treat differently."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Convert to UTC; a time without a zone raises ValueError."""
+        """Convert to UTC; a time without a time zone raises ValueError."""
         if value is not None and value.tzinfo is None:
             raise ValueError(f"a stored time must have a time zone, but got {value!r}")
         return value.astimezone(UTC) if value is not None else None
@@ -42,7 +42,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Escape unprintable characters, such as ``\x1b``; line breaks and tabs stay."""
+    r"""Escape unprintable characters, such as ``\x1b``, except line breaks and tabs."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
@@ -51,7 +51,7 @@ def escape_unprintable(text: str) -> str:
 class PlainText(TypeDecorator[str]):
     """Text with unprintable characters escaped, except line breaks and tabs.
 
-    The reason why a training ended comes from its client, and terminals would execute control characters in it.
+    The reason why a trial ended comes from its client, and terminals would execute control characters in it.
     """
 
     impl = Text
@@ -63,7 +63,7 @@ class PlainText(TypeDecorator[str]):
 
 
 class MeasuresType(TypeDecorator[Mapping[str, float]]):
-    """Numbers by name as a JSON object: ``{"top5": 0.93}``; None if there are none."""
+    """Numbers by name, stored as a JSON object such as ``{"top5": 0.93}``; None if there are none."""
 
     impl = Text
     cache_ok = True
@@ -83,7 +83,7 @@ class MeasuresType(TypeDecorator[Mapping[str, float]]):
 
 
 class FloatList(TypeDecorator[Sequence[float]]):
-    """A list of numbers as comma-separated text, each with all its digits: ``"30.0,60.0,80.0"``."""
+    """A list of numbers as comma-separated text, each with full precision: ``"30.0,60.0,80.0"``."""
 
     impl = Text
     cache_ok = True

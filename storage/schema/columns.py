@@ -1,4 +1,4 @@
-"""Shared by all tables: the metadata with its naming conventions, and the common column types."""
+"""Definitions shared by all tables: the metadata with its naming conventions, and the common column types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def identity_column() -> Column[int]:
 def parent_column(
     table: str, *, nullable: bool = False, primary_key: bool = False, on_delete: str = "CASCADE"
 ) -> Column[int]:
-    """Return a foreign key to the row of another table that owns this one; deleting it cascades."""
+    """Return a foreign key to the owning row in another table; deleting that row cascades."""
     return Column(
         f"{_SINGULAR[table]}_id",
         ForeignKey(f"{table}.id", ondelete=on_delete),
@@ -48,7 +48,7 @@ def parent_column(
 
 
 def enumeration_type(kind: type[StrEnum], rule: str) -> Enum:
-    """Return the column type of an enumeration, stored as text; the database refuses any other value."""
+    """Return the column type of an enumeration, stored as text; the database rejects any other value."""
     return Enum(
         kind,
         values_callable=lambda members: [member.value for member in members],

@@ -1,6 +1,6 @@
 """The tables of the service: events, tokens, workers and measured throughputs.
 
-A change here needs a revision in ``storage/migrations/versions``; a test compares the two.
+A change here needs a revision in ``storage/migrations/versions``; a test compares the tables with the migrations.
 """
 
 from __future__ import annotations

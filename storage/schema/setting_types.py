@@ -1,4 +1,4 @@
-"""The type of every setting's column, and the values that trainings of earlier schemas used."""
+"""The type of every setting's column, and the values of later settings for trials of earlier schemas."""
 
 from __future__ import annotations
 

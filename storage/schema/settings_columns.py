@@ -1,4 +1,4 @@
-"""Settings as columns of ``trials`` and ``plans``: one for each setting, and one with user-defined settings as JSON."""
+"""Settings as columns of ``trials`` and ``plans``: one per setting, and one with all user-defined settings as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_of(text: str) -> dict[str, Any]:
-    """Return the user-defined settings from their column."""
+    """Return the user-defined settings stored in their column."""
     own: dict[str, Any] = json.loads(text)
     return own
 
@@ -45,8 +45,8 @@ def own_of(text: str) -> dict[str, Any]:
 class SplitRows:
     """Splits rows of ``trials`` or ``plans`` into their settings and all other columns, by name.
 
-    ``columns`` holds the names of a row's columns in order. As a page has a hundred rows of some eighty columns, the
-    position of each column is computed only once.
+    ``columns`` holds the names of a row's columns in order. The position of each column is computed only once, because
+    a page has a hundred rows of some eighty columns.
     """
 
     def __init__(self, columns: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class SplitRows:
         self._get_other = itemgetter(*(places[name] for name in self._other))
 
     def split(self, row: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the settings of a row, including user-defined ones, and its other columns."""
+        """Return a row's settings, including user-defined ones, and its other columns."""
         settings = dict(zip(self._settings, self._get_settings(row), strict=True))
         own = own_of(row[self._own])
         return {**settings, **own} if own else settings, dict(

@@ -1,6 +1,6 @@
 """The tables of studies, with typed columns, foreign keys that cascade from the study down, and enforced rules.
 
-A change here needs a revision in ``storage/migrations/versions``; a test compares the two.
+A change here needs a revision in ``storage/migrations/versions``; a test compares the tables with the migrations.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The SQL statements, one file for each kind of record."""
+"""The SQL statements, in one file per kind of record."""

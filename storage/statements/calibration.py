@@ -1,4 +1,4 @@
-"""Calibration: every launched plan with the results of its runs."""
+"""Calibration: every launched plan together with the results of its runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
 
 
 def rows(connection: Connection, study_id: int | None) -> list[CalibrationRow]:
-    """Return one row for each plan with outcomes, oldest first, except imported ones, which have no forecast."""
+    """Return one row for each plan with outcomes, oldest first, except imported plans, which have no forecast."""
     return list(_rows(connection, study_id))
 
 
@@ -26,9 +26,9 @@ def is_inside(
 ) -> bool | None:
     """Return whether the runs' mean epochs to target lie in [low, high]; None if that is unknown.
 
-    ``runs`` holds the state, the epochs to target and the epochs trained of each run. Crashed and pruned runs say
-    nothing. A diverged run never reaches the target, so no finite interval holds the mean. A censored run
-    needs more epochs than it had, so only a lower bound on the mean is known.
+    ``runs`` holds the state, the epochs to target and the epochs trained of each run. Crashed and pruned runs are
+    ignored. A diverged run never reaches the target, so no finite interval contains the mean. A censored run needs more
+    epochs than it was given, so only a lower bound on the mean is known.
     """
     telling = [run for run in runs if run[0] in _TELLING]
     if low is None or high is None or not telling:
@@ -93,7 +93,7 @@ def _of_plans(found: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[CalibrationRow
 
 def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
     plan = runs[0]
-    # an interval of zero width is a fixed training budget, not a forecast of the epochs
+    # an interval of zero width comes from a fixed training budget, not from a forecast of the epochs
     fixed = plan.epochs_low is not None and plan.epochs_low == plan.epochs_high
     low, high = (None, None) if fixed else (plan.epochs_low, plan.epochs_high)
     reached = [run for run in runs if run.state is TrialState.REACHED]

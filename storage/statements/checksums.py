@@ -1,12 +1,13 @@
 """Checksums of immutable data: each ended trial, with its settings, points and result, and each study file.
 
-They are BLAKE2b (RFC 7693), 8 bytes as a signed integer, over the values as the database returns them, so that SQLite,
-PostgreSQL and an archive of either have the same checksums. They are written in the transaction that writes the values,
-and detect accidental damage, not an attacker, who would change the checksum too. A column that is empty, or holds the
-default of earlier releases, counts as absent, so that a later release may add columns without changing the checksums.
+They are BLAKE2b hashes (RFC 7693) of 8 bytes, stored as signed integers, over the values as the database returns them,
+so that SQLite, PostgreSQL and an archive of either have the same checksums. They are written in the same transaction as
+the values, and detect accidental damage but not an attacker, who would change the checksum too. A column that is empty,
+or holds the default of earlier releases, counts as absent, so that a later release may add columns without changing the
+checksums.
 
-Rows are read raw, without the types of the present tables: a migration computes checksums before later columns exist,
-and a damaged value is included like any other.
+Rows are read raw, without the types of the current tables, because a migration computes checksums before later columns
+exist, and a damaged value must be included like any other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from storage.schema.setting_types import EARLIER_VALUES, OWN_SETTINGS
 _CHUNK = 500  # trials whose points are read at a time
 _NO_PART = frozenset(
     {"checksum", "started_at", "finished_at"}
-)  # the databases format times differently
+)  # SQLite and PostgreSQL format times differently
 _OF_A_STUDY = ("workload", "metric", "threshold", "higher_is_better", "spec")
 _POINT = (
     "step, samples, epochs, seconds, train_loss, loss, metric, learning_rate, global_batch_size, "
@@ -41,7 +42,7 @@ _EARLIER = {
 class ChecksummedRow:
     """A row with its checksums; ``name`` is the name of a study or the number of a trial.
 
-    ``stored`` is the stored checksum, and ``found`` the computed one, None if the values cannot be read as numbers.
+    ``stored`` is the stored checksum; ``found`` is the computed one, None if the values cannot be read as numbers.
     """
 
     id: int
@@ -58,12 +59,12 @@ def write_of_trials(connection: Connection, ids: Sequence[int]) -> None:
 
 
 def write_of_study(connection: Connection, study_id: int) -> None:
-    """Write the checksum of a study's file and the values read from it."""
+    """Write the checksum of a study's file and of the values read from that file."""
     _write(connection, "studies", of_studies(connection, study_id))
 
 
 def write_all(connection: Connection) -> None:
-    """Write all checksums, when a database without them is upgraded."""
+    """Write all checksums when a database without checksums is upgraded."""
     _write(connection, "studies", of_studies(connection))
     ended = "SELECT id FROM trials WHERE state NOT IN ('queued', 'running') ORDER BY id"
     ids = [int(row[0]) for row in connection.exec_driver_sql(ended)]
@@ -72,7 +73,7 @@ def write_all(connection: Connection) -> None:
 
 
 def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[ChecksummedRow]:
-    """Yield the checksums of one study or of all."""
+    """Yield the checksums of one study or of all studies."""
     which = "" if study_id is None else f" WHERE id = {int(study_id)}"
     names = f"id, name, state, checksum, {', '.join(_OF_A_STUDY)}"
     for row in connection.exec_driver_sql(f"SELECT {names} FROM studies{which}").mappings():
@@ -83,7 +84,7 @@ def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[
 
 
 def of_trials(connection: Connection, ids: Sequence[int]) -> Iterator[ChecksummedRow]:
-    """Yield the checksums of some trials, :data:`_CHUNK` at a time, by id."""
+    """Yield the checksums of the given trials by id, reading :data:`_CHUNK` trials at a time."""
     for first in range(0, len(ids), _CHUNK):
         listed = ", ".join(str(int(each)) for each in sorted(ids[first : first + _CHUNK]))
         curves = _curves(connection, listed)
@@ -115,13 +116,13 @@ def _curves(connection: Connection, listed: str) -> dict[int, bytes | None]:
         except (TypeError, ValueError):
             curves[trial_id] = None
             continue
-        numbers[np.isnan(numbers)] = np.nan  # a single bit pattern for NaN
+        numbers[np.isnan(numbers)] = np.nan  # gives all NaNs the same bit pattern
         curves[trial_id] = numbers.tobytes()
     return curves
 
 
 def _lines(values: Mapping[str, Any]) -> bytes:
-    """Return the values that the checksum includes as lines, sorted by name."""
+    """Return the values covered by the checksum as lines, sorted by name."""
     return b"".join(
         f"{name}={_text(value)}\n".encode("utf-8", "surrogateescape")
         for name, value in sorted(values.items())

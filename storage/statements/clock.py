@@ -1,7 +1,7 @@
-"""The authoritative clock: the database's own, so that machines whose clocks differ agree on leases.
+"""The authoritative clock: the database's own, so that machines with different clocks agree on leases.
 
-On PostgreSQL it is the server's clock at the beginning of the transaction. SQLite has no server, and its file is used
-from one host, so it is the clock of that host.
+On PostgreSQL, this is the server's clock at the start of the transaction. SQLite has no server and its file is used
+from one host, so this is the clock of that host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage.database import CLOCK, Clock
 
 
 def now(connection: Connection) -> datetime:
-    """Return the time, in UTC."""
+    """Return the current time in UTC."""
     clock: Clock | None = connection.get_execution_options().get(CLOCK)
     if clock is not None:
         return clock()

@@ -1,7 +1,8 @@
 """Convergence points, written and read in bulk.
 
-Both bypass SQLAlchemy's handling of single rows and call the driver: SQLite gets one prepared statement for all rows,
-and PostgreSQL transfers bytes (``storage.statements.copy_points``), for writing only from some hundred points on.
+Reads and writes bypass SQLAlchemy's handling of single rows and call the driver. SQLite gets one prepared statement for
+all rows. PostgreSQL transfers bytes (``storage.statements.copy_points``); for writing, only from a few hundred points
+on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DTYPE = np.dtype(
         for column in convergence.c
     ]
 )
-_COPY_FROM = 200  # points; for fewer, the statements that COPY needs take longer than the rows
+_COPY_FROM = 200  # points; for fewer, COPY's additional statements take longer than the rows
 
 
 def _replacing(new: Any) -> Any:
@@ -53,7 +54,7 @@ def upsert(connection: Connection, points: Mapping[int, Sequence[ConvergencePoin
 
 
 def upsert_columns(connection: Connection, points: Convergence) -> None:
-    """Write points in columns; stored points and earlier ones in the columns at the same step are replaced."""
+    """Write points given as columns, replacing stored points, and earlier points in the columns, at the same step."""
     table = _table(points)
     trials.check_exist(connection, np.unique(table["trial_id"]).tolist())
     if connection.dialect.name == "postgresql" and len(table) >= _COPY_FROM:
@@ -63,20 +64,20 @@ def upsert_columns(connection: Connection, points: Convergence) -> None:
 
 
 def remove(connection: Connection, trial_ids: Sequence[int]) -> None:
-    """Delete every point of some trials."""
+    """Delete all points of the given trials."""
     for chunk in trials.chunks(trial_ids):
         connection.execute(delete(convergence).where(convergence.c.trial_id.in_(chunk)))
 
 
 def read(connection: Connection, trial_ids: Sequence[int]) -> Convergence:
-    """Return the points of some trials, in columns."""
+    """Return the points of the given trials, as columns."""
     parts = [_read_part(connection, chunk) for chunk in trials.chunks(sorted(set(trial_ids)))]
     table = np.concatenate(parts) if parts else np.empty(0, _DTYPE)
     return Convergence(**{name: np.ascontiguousarray(table[name]) for name in _COLUMNS})
 
 
 def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]:
-    """Return the points of one trial, by step."""
+    """Return the points of one trial, ordered by step."""
     trials.check_exist(connection, [trial_id])
     columns = read(connection, [trial_id])
     rows = zip(*(getattr(columns, name).tolist() for name in _COLUMNS[1:]), strict=True)
@@ -113,7 +114,7 @@ def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:
-    """Return whether a row holds numbers; if not, log it."""
+    """Return whether a row holds only numbers; if not, log it."""
     try:
         np.array([row], dtype=_DTYPE)
     except damage.CAUSES as error:
@@ -133,7 +134,7 @@ def _write(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[Any, ...]]:
-    """Yield tuples in column order; NaN is left to the driver, as SQLite converts it to NULL by itself."""
+    """Yield tuples in column order; the driver handles NaN, which SQLite converts to NULL by itself."""
     get = attrgetter(*_COLUMNS[1:])
     for trial_id, of_trial in points.items():
         for point in of_trial:
@@ -141,7 +142,9 @@ def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[An
 
 
 def _table(points: Convergence) -> Any:
-    """Return the columns as an array of rows, None as NaN; raise for non-numeric values or unequal lengths."""
+    """Return the columns as an array of rows, with NaN for None; raise an error for non-numeric values or unequal
+    lengths.
+    """
     columns = {}
     for name in _COLUMNS:
         try:
@@ -162,7 +165,7 @@ def _table(points: Convergence) -> Any:
 
 
 def _last_of_each_step(table: Any) -> Any:
-    """Return the last row for each trial and step: PostgreSQL cannot change a row twice in one statement."""
+    """Return the last row for each trial and step, because PostgreSQL cannot change a row twice in one statement."""
     order = np.lexsort((table["step"], table["trial_id"]))
     table = table[order]
     same = (table["trial_id"][1:] == table["trial_id"][:-1]) & (

@@ -1,8 +1,8 @@
-"""Transfers convergence points to and from PostgreSQL as bytes laid out by numpy, without Python objects per value.
+"""Transfers convergence points to and from PostgreSQL as bytes laid out by numpy, without a Python object per value.
 
-Writing uses binary COPY into a temporary table of the session, then an upsert from there. Reading returns each column
-as one value, the bytes of its numbers. Every number takes the same number of bytes, but NULL takes none, so NULL in the
-table is transferred as NaN.
+Writing uses binary COPY into a temporary table of the session, then an upsert from that table. Reading returns each
+column as one value, the bytes of its numbers. Every number takes the same number of bytes, but NULL takes none, so NULL
+in the table is transferred as NaN.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def upsert(connection: Connection, table: Any) -> None:
 
 
 def read(connection: Connection, trial_ids: Sequence[int]) -> dict[str, Any]:
-    """Return the columns of some trials' points, each of shape (points,), by trial and step; integers are int64.
+    """Return the columns of the given trials' points, each of shape (points,), by trial and step; integers are int64.
 
-    Each column is one value with the bytes of its numbers: the driver handles eleven values, for any number of
-    points. PostgreSQL allows 1 GB per value, 134 million points.
+    Each column is one value with the bytes of its numbers, so the driver handles eleven values for any number of
+    points. PostgreSQL allows 1 GB per value, or 134 million points.
     """
     driver: Any = connection.connection.cursor(binary=True)
     with driver:

@@ -1,7 +1,7 @@
-"""Reading rows that may be damaged: by a bad sector, or by edits that bypassed the store.
+"""Reads rows that may be damaged, by a bad sector or by edits that bypassed the store.
 
-A read of many rows converts them at once. If that fails, it converts them one by one, leaves out invalid rows, and
-logs them; a read of one row raises an error with the reason. `hpo db check` lists all damage.
+A read of many rows first converts them all at once. If that fails, it converts them one by one, leaves out invalid
+rows, and logs them. A read of one row raises an error that gives the reason. `hpo db check` lists all damage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CAUSES = (LookupError, ValueError, TypeError, ArithmeticError, DamagedRow)
 
 
 _KINDS = ((Text, str), (Boolean, bool), (Integer, int), (DateTime, datetime))
-_sound: set[tuple[Any, ...]] = set()  # tables, column names and value types that agree
+_sound: set[tuple[Any, ...]] = set()  # tables, column names and value types that match
 
 
 def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
@@ -36,7 +36,7 @@ def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
     """
     for row in rows:
         kinds = (table.name, row._fields, *map(type, row))
-        if kinds not in _sound:  # most rows of a table are alike
+        if kinds not in _sound:  # most rows of a table have the same value types
             for name, value in zip(row._fields, row, strict=True):
                 if value is not None and name in table.c:
                     _check_kind(name, table.c[name].type, value)
@@ -45,16 +45,16 @@ def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
 
 def _check_kind(name: str, kind: TypeEngine[Any], value: object) -> None:
     if isinstance(kind, (FloatList, MeasuresType)) or isinstance(value, Enum):
-        return  # converted or refused by the column's type
+        return  # the column's type converts or refuses the value
     plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
     wanted: Any = next((each for of, each in _KINDS if isinstance(plain, of)), (float, int))
     if not isinstance(value, wanted):
-        raise ValueError(f"{name} holds {type(value).__name__}, which is not its type")
+        raise ValueError(f"{name} holds {type(value).__name__}, which does not match its type")
 
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Convert the error of a damaged row to :class:`DamagedRow`."""
+    """Convert the error raised by a damaged row to :class:`DamagedRow`."""
     try:
         yield
     except CAUSES as error:
@@ -62,7 +62,7 @@ def named(what: str) -> Iterator[None]:
 
 
 def left_out(what: str, cause: object) -> None:
-    """Log what was left out."""
+    """Log which record was left out, and why."""
     _log.error("left out: %s", DamagedRow(what, cause))
 
 
@@ -72,9 +72,9 @@ def sound(
     table: Table,
     made: Callable[[Sequence[Any]], list[_Record]],
 ) -> list[_Record]:
-    """Return the records that ``made`` creates from a statement's rows, without damaged ones.
+    """Return the records that ``made`` creates from a statement's rows, leaving out damaged rows.
 
-    ``table`` is the table of the rows, in which each is found again by its id.
+    ``table`` is the table of the rows; each row is read from it again by its id.
     """
 
     try:

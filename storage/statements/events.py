@@ -24,12 +24,12 @@ def add(
     message: str,
     data: Mapping[str, Any] | None,
 ) -> Event:
-    """Store an event; ids become visible in order, so that a reader that asks for later ones misses none."""
+    """Store an event; ids become visible in order, so that a reader that asks for later ids misses none."""
     name = studies.by_id(connection, study_id).name if study_id is not None else ""
     content = _to_json(data)
     if (
         connection.dialect.name == "postgresql"
-    ):  # an id is drawn before the commit, so another commit could overtake it
+    ):  # an id is assigned before the commit, so another commit could overtake it
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
     row = connection.execute(
         insert(events)
@@ -42,7 +42,7 @@ def add(
 
 
 def after(connection: Connection, last: int, study_id: int | None, limit: int) -> list[Event]:
-    """Return events with a larger id, oldest first; a damaged one is replaced by a note."""
+    """Return events with larger ids, oldest first; a damaged event is replaced by a note."""
     name = func.coalesce(studies_table.c.name, "").label("study_name")
     statement = (
         select(events, name).select_from(events.outerjoin(studies_table)).where(events.c.id > last)

@@ -1,4 +1,4 @@
-"""Fitted laws of studies, and answers computed from them: statements on one connection.
+"""Fitted laws of studies, and answers computed from them, as statements on one connection.
 
 The contract is in ``storage.store``.
 """
@@ -12,11 +12,13 @@ from storage.schema.tables import fits
 from storage.statements import clock, studies
 
 MOST_OF_A_STUDY = 24
-"""The most fits kept per study: some for each left-out outcome, a forecast, and the figures of each setting."""
+"""The maximum number of fits kept per study: some for each left-out outcome, a forecast, and the figures of each
+setting.
+"""
 
 
 def keep(connection: Connection, study_id: int, fingerprint: str, content: str) -> None:
-    """Store a fit, replacing one with the same fingerprint."""
+    """Store a fit, replacing any fit with the same fingerprint."""
     studies.by_id(connection, study_id)
     now = clock.now(connection)
     new = insert_into(connection, fits).values(
@@ -40,7 +42,7 @@ def keep(connection: Connection, study_id: int, fingerprint: str, content: str) 
 
 
 def find(connection: Connection, study_id: int, fingerprint: str) -> str | None:
-    """Return a stored fit; None if there is none with that fingerprint."""
+    """Return a stored fit; None if no fit has that fingerprint."""
     statement = select(fits.c.content).where(
         fits.c.study_id == study_id, fits.c.fingerprint == fingerprint
     )

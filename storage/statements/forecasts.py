@@ -30,7 +30,7 @@ def add(connection: Connection, new: NewForecast) -> StoredForecast:
 
 
 def of_study(connection: Connection, study_id: int) -> list[StoredForecast]:
-    """Return the forecasts of a study, oldest first; damaged ones are left out."""
+    """Return the forecasts of a study, oldest first; damaged forecasts are left out."""
 
     def made(rows: Sequence[Row[Any]]) -> list[StoredForecast]:
         ids = [row.id for row in rows]
@@ -73,7 +73,7 @@ def _add_parts(
 def _parts(
     connection: Connection, table: Table, ids: Sequence[int]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return rows of a table of parts by forecast, in insertion order."""
+    """Return rows of a forecast-part table, grouped by forecast, in insertion order."""
     statement = select(table).where(table.c.forecast_id.in_(ids))
     by_forecast: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in connection.execute(statement.order_by(table.c.position)):

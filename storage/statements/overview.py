@@ -1,4 +1,4 @@
-"""Small queries that a server makes about the whole database: statements on one connection.
+"""Small queries that a server makes about the whole database, as statements on one connection.
 
 The contract is in ``storage.service_store``.
 """
@@ -17,7 +17,7 @@ BYTES_OF_A_TRIAL, BYTES_OF_A_PLAN, BYTES_OF_AN_EVENT = 1_000, 20_000, 300
 
 
 def last_event_id(connection: Connection) -> int:
-    """Return the id of the newest event, 0 if there is none."""
+    """Return the id of the newest event, 0 if there are no events."""
     return int(connection.execute(select(func.max(events.c.id))).scalar() or 0)
 
 
@@ -33,7 +33,7 @@ def trial_ids(connection: Connection, study_id: int, numbers: Collection[int]) -
 
 
 def queued_of(connection: Connection, owner: str, besides: str) -> int:
-    """Return how many studies of an owner wait in the queue, except the one named ``besides``."""
+    """Return how many studies of an owner wait in the queue, not counting the one named ``besides``."""
     waiting = select(func.count()).where(
         studies.c.owner == owner, studies.c.state == StudyState.QUEUED, studies.c.name != besides
     )
@@ -41,7 +41,7 @@ def queued_of(connection: Connection, owner: str, besides: str) -> int:
 
 
 def stored_bytes(connection: Connection, owner: str) -> int:
-    """Return the approximate bytes of an owner's studies: files, and rows of trials, points, plans and events."""
+    """Return the approximate bytes used by an owner's studies: files, and rows of trials, points, plans and events."""
     own = select(studies.c.id).where(studies.c.owner == owner)
     files = connection.execute(
         select(func.sum(func.length(studies.c.spec))).where(studies.c.owner == owner)
@@ -66,7 +66,7 @@ def stored_bytes(connection: Connection, owner: str) -> int:
 
 
 def totals(connection: Connection) -> Totals:
-    """Count studies and trials by state, and points, and find since when the oldest queued study has been waiting."""
+    """Count studies and trials by state, and points, and find when the oldest queued study was queued."""
     waiting = select(func.min(studies.c.queued_at)).where(studies.c.state == StudyState.QUEUED)
     points = connection.execute(select(func.count()).select_from(convergence)).scalar_one()
     return Totals(
@@ -78,6 +78,6 @@ def totals(connection: Connection) -> Totals:
 
 
 def _by_state(connection: Connection, table: Table) -> dict[str, int]:
-    state = cast(table.c.state, Text)  # a damaged state is counted under its text
+    state = cast(table.c.state, Text)  # a damaged state is counted as plain text
     counted = select(state, func.count()).group_by(state)
     return {str(state): number for state, number in connection.execute(counted)}

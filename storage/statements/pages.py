@@ -1,6 +1,6 @@
-"""Pages of studies and of trials, and the usage of a study: statements on one connection.
+"""Pages of studies and of trials, and the usage of a study, as statements on one connection.
 
-The contract is in ``storage.store``. A page continues after the last row of the previous one (keyset pagination), not
+The contract is in ``storage.store``. A page continues after the last row of the previous page (keyset pagination), not
 after a number of rows, so that rows added in the meantime do not shift it.
 """
 
@@ -48,7 +48,7 @@ ORDERS = tuple(
     for column in trials.c
     if column.name != "checksum" and not isinstance(column.type, FloatList)
 )
-"""Sort keys of a page of trials."""
+"""The allowed sort keys of a page of trials."""
 
 
 def of_studies(
@@ -60,7 +60,9 @@ def of_studies(
     after: int | None,
     limit: int,
 ) -> list[StudySummary]:
-    """Return studies, newest first, with a summary of their trials but without their files, up to a megabyte each."""
+    """Return studies, newest first, with a summary of their trials but without their files, which may be up to a
+    megabyte each.
+    """
     given = {
         "owner": owner,
         "state": None if state is None else StudyState(state),
@@ -96,7 +98,7 @@ def _sound_summaries(
 
 @functools.cache
 def _page_of_studies(given: frozenset[str]) -> Select[Any]:
-    """Return the statement for the given filters; cached, as building it takes longer than executing it."""
+    """Return the statement for the given filters; it is cached, because building it takes longer than executing it."""
     short = [
         literal("").label("spec") if column.name == "spec" else column
         for column in study_statements.COLUMNS
@@ -148,14 +150,14 @@ def of_trials(
     order: str,
     descending: bool,
 ) -> list[Trial]:
-    """Return trials in any order, those without a value last."""
+    """Return trials in the given order, with those without a value last."""
     if order not in ORDERS:
         raise InvalidRecord(
             f"trials cannot be ordered by {order!r}; {nearest_or_all(order, ORDERS, 'orders')}"
         )
     key = trials.c[order]
-    # Only ids are sorted, as a trial has some eighty columns. Within a study, ids increase with the numbers, and SQLite
-    # has them in every index.
+    # Only ids are sorted, because a trial has some eighty columns. Within a study, ids increase with trial numbers, and
+    # every SQLite index contains the ids.
     wanted = select(trials.c.id).where(trials.c.study_id == study_id)
     if states is not None:
         wanted = wanted.where(trials.c.state.in_([TrialState(state) for state in states]))
@@ -172,7 +174,7 @@ def of_trials(
 
 
 def usage(connection: Connection, study_id: int) -> Usage:
-    """Return the usage so far by the trials of a study and the launches of its plans, in one statement."""
+    """Return a study's usage so far, by its trials and by the launches of its plans, in one statement."""
     used = connection.execute(_usage(), {"study": study_id}).first()
     if used is None:
         raise study_statements.no_study(study_id)
@@ -209,7 +211,7 @@ def _usage() -> Select[Any]:
 
 
 def _sum(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
-    """Return the sum of the valid values, as a double: it overflows in neither database, and ignores damaged rows.
+    """Return the sum of the valid values as a double, which overflows in neither database; damaged rows are ignored.
 
     Integers are exact up to 2^53.
     """
@@ -221,7 +223,7 @@ def _sound(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
 
 
 def _so_far(name: str) -> ColumnElement[Any]:
-    """Return ``samples`` or ``seconds`` of a trial, taken from its last point while it has not ended."""
+    """Return a trial's ``samples`` or ``seconds``, from its last point while it has not ended."""
     last = (
         select(convergence.c[name])
         .where(convergence.c.trial_id == trials.c.id)
@@ -236,7 +238,7 @@ def _so_far(name: str) -> ColumnElement[Any]:
 def _comes_after(
     connection: Connection, study_id: int, number: int, key: ColumnElement[Any], descending: bool
 ) -> ColumnElement[bool]:
-    """Return the condition for rows after the trial with that number."""
+    """Return the condition for rows after the trial with the given number."""
     last = connection.execute(
         select(trials.c.id, key.label("key")).where(
             trials.c.study_id == study_id, trials.c.number == number

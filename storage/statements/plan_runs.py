@@ -1,4 +1,6 @@
-"""Which process runs a plan with a seed: statements on one connection; the contract is in ``storage.store``."""
+"""Records which process runs a plan with a seed, as statements on one connection; the contract is in
+``storage.store``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def take(
     seconds: float,
     instead_of: str | None,
 ) -> str | None:
-    """Take or renew the run; return None on success, else the current holder."""
+    """Take or renew the run of a plan; return None on success, otherwise the current holder."""
     plans.by_id(connection, plan_id)
     now = clock.now(connection)
     new = insert_into(connection, plan_runs).values(
@@ -39,7 +41,7 @@ def take(
 
 
 def release(connection: Connection, plan_id: int, seed: int, holder: str) -> None:
-    """Release the run; do nothing if another process holds it."""
+    """Release the run of a plan; do nothing if another process holds it."""
     connection.execute(delete(plan_runs).where(_is(plan_id, seed), plan_runs.c.holder == holder))
 
 

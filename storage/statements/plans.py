@@ -16,7 +16,7 @@ from storage.statements import clock, damage, studies
 
 
 def add(connection: Connection, new: NewPlan) -> StoredPlan:
-    """Store a plan of a study, with its forecast if it has one."""
+    """Store a study's plan, which may refer to a forecast."""
     studies.lock(connection, new.study_id)
     if new.forecast_id is not None:
         _check_forecast(connection, new.forecast_id, new.study_id)
@@ -32,7 +32,7 @@ def add(connection: Connection, new: NewPlan) -> StoredPlan:
 
 
 def by_id(connection: Connection, plan_id: int) -> StoredPlan:
-    """Return the plan with that id."""
+    """Return the plan with the given id."""
     with damage.named(f"plan {plan_id}"):
         row = connection.execute(select(plans).where(plans.c.id == plan_id)).first()
         if row is not None:
@@ -44,7 +44,7 @@ def by_id(connection: Connection, plan_id: int) -> StoredPlan:
 
 
 def of_study(connection: Connection, study_id: int) -> list[StoredPlan]:
-    """Return the plans of a study, oldest first; damaged ones are left out."""
+    """Return the plans of a study, oldest first; damaged plans are left out."""
     statement = select(plans).where(plans.c.study_id == study_id).order_by(plans.c.id)
     return damage.sound(connection, statement, plans, lambda rows: [*map(_plan, rows)])
 
@@ -60,7 +60,7 @@ def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
 
 
 def outcomes_of(connection: Connection, plan_id: int) -> list[Outcome]:
-    """Return the outcomes of a plan, oldest first; damaged ones are left out."""
+    """Return the outcomes of a plan, oldest first; damaged outcomes are left out."""
     by_id(connection, plan_id)
     statement = select(outcomes).where(outcomes.c.plan_id == plan_id).order_by(outcomes.c.id)
     return damage.sound(connection, statement, outcomes, lambda rows: [*map(_outcome, rows)])

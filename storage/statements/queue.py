@@ -1,11 +1,11 @@
 """The queue of studies and the leases on them: statements on one connection; the contract is in ``storage.store``.
 
-A study in the queue is claimed by one worker at a time, under a lease that the worker renews. The results are guarded
-by the lease's generation (a fencing token), not by the time: every claim increments it; every write under a lease first
-checks, in its own transaction and with the study's row locked, that the generation is still its own; and a worker that
-was replaced gets :class:`LeaseLost` instead of writing. The time only decides when a silent worker's study may be given
-to another. So a clock that jumps can cost a worker's progress since its last write, but never lets two workers write to
-one study:
+A study in the queue is claimed by one worker at a time, under a lease that the worker renews. Writes are guarded by the
+lease's generation (a fencing token), not by the time. Every claim increments the generation. Every write under a lease
+first checks, in its own transaction and with the study's row locked, that the lease's generation is still current; a
+worker that was replaced gets :class:`LeaseLost` instead of writing. The time only decides when a silent worker's study
+may be given to another worker. A clock that jumps can therefore cost a worker's progress since its last write, but
+never lets two workers write to one study:
 
 - forward: leases seem to have expired. A worker that renews before another claims keeps its study; otherwise it is
   fenced off, and the study continues from the stored state.
@@ -31,7 +31,7 @@ from storage.statements import clock, trials
 from storage.statements.studies import COLUMNS, to_study
 
 OWN_PRIORITY = 10
-"""Priorities up to this one order the studies of one owner; higher ones rank among all owners."""
+"""Priorities up to this value order the studies of one owner; higher priorities rank across all owners."""
 _LEASED = and_(studies.c.state == StudyState.RUNNING, studies.c.lease_worker.is_not(None))
 _FREE: dict[str, Any] = {
     "lease_worker": None,
@@ -42,7 +42,7 @@ _FREE: dict[str, Any] = {
 
 
 def has_work(connection: Connection) -> bool:
-    """Return whether a claim may find a study, or a lease to correct; take no lock."""
+    """Return whether a claim may find a study to run, or a lease to correct; takes no lock."""
     now = clock.now(connection)
     waiting = (
         connection.execute(select(studies.c.id).where(_claimable(now)).limit(1)).first() is not None
@@ -53,7 +53,7 @@ def has_work(connection: Connection) -> bool:
 
 
 def has_abandoned(connection: Connection) -> bool:
-    """Return whether a study with a cancellation request has a silent worker; take no lock."""
+    """Return whether a cancellation was requested for a study whose worker is silent; takes no lock."""
     abandoned = select(studies.c.id).where(_abandoned(clock.now(connection))).limit(1)
     return connection.execute(abandoned).first() is not None
 
@@ -97,14 +97,14 @@ def claim(
     per_owner: int | None,
     passed_over: frozenset[str],
 ) -> Lease | str | None:
-    """Lease the next study; return None if there is none, or the owner's name if the owner has enough running.
+    """Lease the next study; return None if there is none, or the owner's name if that owner has enough studies running.
 
-    Owners take turns: first the one with the fewest running studies, then the one served longest ago. Among an owner's
-    studies the one with the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``, which
-    only an administrator may give, goes before all others.
+    Owners take turns: first the owner with the fewest running studies, then the owner served longest ago. Among an
+    owner's studies, the one with the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``,
+    which only an administrator may give, takes precedence over the turns.
 
-    On PostgreSQL the row is locked with SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``
-    they wait for those that claim for the same owner.
+    On PostgreSQL the row is locked with SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``,
+    they wait for workers that claim a study of the same owner.
     """
     now = clock.now(connection)
     wanted = _claimable(now)
@@ -151,7 +151,7 @@ def claim(
 def take(
     connection: Connection, study: Study, worker: str, lease_seconds: float, instead_of: str | None
 ) -> Lease | None:
-    """Lease this study, whose row is locked; None while a worker other than ``instead_of`` runs it."""
+    """Lease this study, whose row is already locked; return None while a worker other than ``instead_of`` runs it."""
     now = clock.now(connection)
     if has_live_lease(study, now) and study.lease_worker != instead_of:
         return None
@@ -162,7 +162,7 @@ def take(
 
 
 def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
-    """Renew the lease from now on; return it with the study's present state."""
+    """Renew the lease from now on; return it with the study's current state."""
     expires_at = clock.now(connection) + timedelta(seconds=lease_seconds)
     row = connection.execute(
         update(studies)
@@ -176,7 +176,7 @@ def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
 
 
 def release(connection: Connection, lease: Lease, state: StudyState, message: str) -> Study:
-    """Release the study and set its state; with ``queued``, a study that was never in the queue enters it."""
+    """Release the study and set its state; with ``queued``, a study that was never in the queue is added to it."""
     now = clock.now(connection)
     values = {"state": state, "message": message, "updated_at": now, **_FREE}
     if state is StudyState.QUEUED:
@@ -197,12 +197,12 @@ def check(connection: Connection, lease: Lease) -> None:
 
 
 def ended_lease_values(now: datetime) -> dict[str, Any]:
-    """Return the column values that take a study away from its holder."""
+    """Return the column values that end the lease of a study's current holder."""
     return {**_FREE, "lease_generation": studies.c.lease_generation + 1, "updated_at": now}
 
 
 def has_live_lease(study: Study, now: datetime) -> bool:
-    """Return whether a worker runs the study and is alive, as far as is known."""
+    """Return whether a worker runs the study and appears to be alive."""
     return (
         study.state is StudyState.RUNNING
         and study.lease_expires_at is not None
@@ -258,7 +258,7 @@ def _live(now: datetime) -> ColumnElement[bool]:
 
 
 def _running(connection: Connection, owner: str, now: datetime) -> int:
-    """Count the leased studies of an owner; blocks other claims for the owner until this one ends."""
+    """Count the leased studies of an owner; this blocks other claims for the owner until the transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(
             text("SELECT pg_advisory_xact_lock(hashtext('largebatch owner'), hashtext(:owner))"),
@@ -288,14 +288,14 @@ def _latest(lease: Row[*tuple[Any, ...]], now: datetime) -> datetime:
 
 
 def _unlocked(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition for matching studies that are not locked by others."""
+    """Return the condition for matching studies that no other transaction has locked."""
     return studies.c.id.in_(
         select(studies.c.id).where(condition).with_for_update(skip_locked=True, key_share=True)
     )
 
 
 def _is(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    """Return the condition for the study under this lease; the id alone could be reused from a deleted study."""
+    """Return the condition for the study under this lease; a deleted study's id could have been reused."""
     return (
         studies.c.id == lease.study.id,
         studies.c.created_at == lease.study.created_at,

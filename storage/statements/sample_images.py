@@ -13,7 +13,7 @@ from storage.schema.tables import exhibits, outcomes
 from storage.statements import plans
 
 MAX_BYTES = 8_000_000
-"""The largest size of an outcome's sample images, in bytes of JSON."""
+"""The maximum size of an outcome's sample images, in bytes of JSON."""
 
 
 def add(connection: Connection, outcome_id: int, images: Mapping[str, Any]) -> None:
@@ -21,7 +21,7 @@ def add(connection: Connection, outcome_id: int, images: Mapping[str, Any]) -> N
     content = _to_json(images)
     if connection.execute(select(outcomes.c.id).where(outcomes.c.id == outcome_id)).first() is None:
         raise NotFound(
-            f"there is no outcome with id {outcome_id}; Store.outcomes(plan_id) lists those of a plan"
+            f"there is no outcome with id {outcome_id}; Store.outcomes(plan_id) lists a plan's outcomes"
         )
     if (
         connection.execute(
@@ -50,7 +50,7 @@ def _to_json(images: Mapping[str, Any]) -> str:
         content = json.dumps(dict(images), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InvalidRecord(f"sample images must hold plain JSON values, but {error}") from error
-    if len(content) > MAX_BYTES:  # json writes ASCII, so that characters are bytes
+    if len(content) > MAX_BYTES:  # json writes ASCII, so each character is one byte
         raise InvalidRecord(
             f"sample images must have at most {MAX_BYTES:,} bytes as JSON, but got {len(content):,}; "
             "keep fewer or smaller panels"

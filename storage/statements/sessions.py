@@ -12,11 +12,13 @@ from storage.statements import clock
 from storage.statements.tokens import token_of_row
 
 MOST_OF_A_TOKEN = 1_000
-"""The most sessions of one token: a further login ends the oldest one, so that logins cannot fill the table."""
+"""The maximum number of sessions per token: a further login ends the oldest one, so that logins cannot fill
+the table.
+"""
 
 
 def add(connection: Connection, digest: str, token_id: int, expires_at: datetime) -> None:
-    """Store a session of a token; delete expired sessions, and the oldest beyond the token's limit."""
+    """Store a session of a token; delete expired sessions, and the oldest ones beyond the token's limit."""
     connection.execute(delete(sessions).where(sessions.c.expires_at <= clock.now(connection)))
     connection.execute(
         insert(sessions).values(digest=digest, token_id=token_id, expires_at=expires_at)

@@ -41,7 +41,7 @@ def insert(connection: Connection, new: NewStudy, **more: Any) -> bool:
 
 
 def by_name(connection: Connection, name: str) -> Study:
-    """Return the study with that name."""
+    """Return the study with the given name."""
     with damage.named(f"study {name!r}"):
         row = connection.execute(select(*COLUMNS).where(studies.c.name == name)).first()
         if row is not None:
@@ -55,7 +55,7 @@ def by_name(connection: Connection, name: str) -> Study:
 
 
 def by_id(connection: Connection, study_id: int) -> Study:
-    """Return the study with that id."""
+    """Return the study with the given id."""
     with damage.named(f"the study with id {study_id}"):
         row = connection.execute(select(*COLUMNS).where(studies.c.id == study_id)).first()
         if row is not None:
@@ -74,7 +74,7 @@ def every(connection: Connection) -> list[Study]:
 
 
 def change(connection: Connection, study_id: int, **values: Any) -> Study:
-    """Set columns of one study, and the time of the change."""
+    """Set columns of one study, and its time of last change."""
     statement = (
         update(studies)
         .where(studies.c.id == study_id)
@@ -108,6 +108,6 @@ def no_study(study_id: int) -> NotFound:
 
 
 def to_study(row: Row[Any]) -> Study:
-    """Convert a row with all of :data:`COLUMNS` to a study; raise ValueError for a damaged one."""
+    """Convert a row with all of :data:`COLUMNS` to a study; raise ValueError for a damaged row."""
     damage.check_kinds(studies, [row])
     return Study(**{column.name: getattr(row, column.name) for column in COLUMNS})

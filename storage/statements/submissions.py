@@ -1,4 +1,4 @@
-"""Studies entering and leaving the queue: statements on one connection; the contract is in ``storage.store``."""
+"""Adding studies to the queue and removing them: statements on one connection; the contract is in ``storage.store``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def submit(connection: Connection, new: NewStudy) -> SubmittedStudy:
 
 
 def request_cancel(connection: Connection, study_id: int) -> Study:
-    """Ask the worker to stop, or cancel at once if there is none."""
+    """Ask the study's worker to stop, or cancel the study at once if it has no worker."""
     study, now = studies.lock(connection, study_id), clock.now(connection)
     if study.state in (StudyState.FINISHED, StudyState.CANCELLED):
         return study
     if has_live_lease(study, now):
         return studies.change(connection, study_id, cancel_requested=True)
-    trials.requeue(connection, study_id)  # trials that were running when the worker died
+    trials.requeue(connection, study_id)  # those that were running when the worker died
     return studies.change(
         connection,
         study_id,
@@ -80,7 +80,7 @@ def delete_points(connection: Connection, study_id: int, most: int) -> bool:
 
 
 def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study:
-    """Rename a study that is not running; its idempotency key is dropped with the earlier name."""
+    """Rename a study that is not running; its idempotency key is dropped with the old name."""
     lock_resting(connection, study_id)
     taken = connection.execute(
         select(table.c.id).where(table.c.name == name, table.c.id != study_id)
@@ -93,7 +93,7 @@ def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study
 def set_state(
     connection: Connection, study_id: int, state: StudyState, message: str, *, leased: bool
 ) -> None:
-    """Set a study's state; without a lease, this ends the lease of a worker that stopped responding."""
+    """Set a study's state; without a lease, this also ends the lease of a worker that stopped responding."""
     if leased:
         studies.change(connection, study_id, state=state, message=message)
         return
@@ -107,7 +107,7 @@ def set_state(
 
 
 def _refuse_running(study: Study, now: datetime) -> None:
-    """Refuse a running study; one without a lease is run by an unknown process, which counts as alive."""
+    """Refuse a running study; if it has no lease, an unknown process runs it and counts as alive."""
     if study.state is StudyState.RUNNING and (
         study.lease_worker is None or has_live_lease(study, now)
     ):
@@ -117,7 +117,7 @@ def _refuse_running(study: Study, now: datetime) -> None:
 
 
 def _found(connection: Connection, new: NewStudy) -> Study:
-    """Return the study that has the name or key, if it is from the same submission."""
+    """Return the study that has this name or key, if it comes from the same submission."""
     name, owner, key = new.name, new.owner, new.idempotency_key
     if key is not None:
         of_key = connection.execute(

@@ -25,7 +25,7 @@ def add(connection: Connection, rows: Sequence[NewThroughput]) -> None:
 
 
 def every(connection: Connection, machine: str | None, workload: str | None) -> list[Throughput]:
-    """Return throughputs, oldest first."""
+    """Return measured throughputs, oldest first."""
     statement = select(throughputs).order_by(throughputs.c.id)
     if machine is not None:
         statement = statement.where(throughputs.c.machine == machine)
@@ -35,7 +35,7 @@ def every(connection: Connection, machine: str | None, workload: str | None) -> 
 
 
 def keep_cost(connection: Connection, study_id: int, cost: WorkloadCost) -> None:
-    """Store the cost of a study's workload, replacing an earlier one."""
+    """Store the cost of a study's workload, replacing any earlier cost."""
     studies.lock(connection, study_id)
     values = asdict(cost)
     new = insert_into(connection, workload_costs).values(study_id=study_id, **values)

@@ -38,13 +38,13 @@ def add(connection: Connection, new: NewToken) -> Token:
 
 
 def by_hashes(connection: Connection, digests: Collection[str]) -> dict[str, Token]:
-    """Return the tokens with these digests, valid or not; damaged ones are left out."""
+    """Return the tokens with these digests, valid or not; damaged tokens are left out."""
     wanted = select(tokens).where(tokens.c.digest.in_(sorted(digests)))
     return {token.digest: token for token in _sound(connection, wanted)}
 
 
 def every(connection: Connection, owner: str | None) -> list[Token]:
-    """Return tokens, oldest first; damaged ones are left out."""
+    """Return tokens, oldest first; damaged tokens are left out."""
     statement = select(tokens).order_by(tokens.c.id)
     if owner is not None:
         statement = statement.where(tokens.c.owner == owner)
@@ -56,7 +56,7 @@ def _sound(connection: Connection, statement: Select[Any]) -> list[Token]:
 
 
 def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
-    """Return the ids of the currently valid tokens."""
+    """Return the ids of the given tokens that are currently valid."""
     now = clock.now(connection)
     wanted = select(tokens.c.id).where(
         tokens.c.id.in_(sorted(token_ids)),
@@ -67,7 +67,7 @@ def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
 
 
 def revoke(connection: Connection, token_id: int) -> None:
-    """Revoke a token; only the time of the first revocation is stored."""
+    """Revoke a token; only the time of the first revocation is kept."""
     if connection.execute(select(tokens.c.id).where(tokens.c.id == token_id)).first() is None:
         raise NotFound(f"there is no token with id {token_id}; Store.tokens() lists them")
     connection.execute(
@@ -78,17 +78,17 @@ def revoke(connection: Connection, token_id: int) -> None:
 
 
 def is_stale(connection: Connection, token_id: int) -> bool:
-    """Return whether the stored time of the last use is out of date."""
+    """Return whether the stored time of the token's last use is out of date."""
     wanted = select(tokens.c.last_used_at).where(tokens.c.id == token_id)
     try:
         row = connection.execute(wanted).first()
     except damage.CAUSES:
-        return True  # damaged: it is rewritten
+        return True  # a damaged time is rewritten
     return row is not None and _is_past(row.last_used_at, clock.now(connection))
 
 
 def touch(connection: Connection, token_id: int) -> None:
-    """Store that a token was used now."""
+    """Record that a token was used now."""
     connection.execute(
         update(tokens).where(tokens.c.id == token_id).values(last_used_at=clock.now(connection))
     )
@@ -99,7 +99,7 @@ def _is_past(used_at: datetime | None, now: datetime) -> bool:
 
 
 def token_of_row(row: Row[Any]) -> Token:
-    """Convert a row of the table to a token; raise ValueError for a damaged one."""
+    """Convert a row of the table to a token; raise ValueError for a damaged row."""
     damage.check_kinds(tokens, [row])
     values = row._asdict()
     return Token(**{**values, "scopes": frozenset(values["scopes"].split())})

@@ -1,15 +1,15 @@
-"""Leases on single trials, for ask and tell: statements on one connection.
+"""Leases on single trials, for ask-and-tell: statements on one connection.
 
-A client that asks for a trial provides a secret key, and every later write under it first checks, in its own
-transaction, that the key is still the trial's: a fencing token like the generation of a study's lease
+A client that asks for a trial provides a secret key. Every later write under that key first checks, in its own
+transaction, that the key is still the trial's: it is a fencing token like the generation of a study's lease
 (``storage.statements.queue``). The key of a new holder replaces the previous one, so that two holders never write to
-one trial; a client that repeats a request, because the answer was lost, gets the same answer. The time only decides
-when a silent holder's trial may be given to another. A holder that returns before then continues, as its key is still
-valid.
+one trial. A client that repeats a request because the answer was lost gets the same answer. The time only decides when
+a silent holder's trial may be given to another client. A holder that returns before then continues, because its key is
+still valid.
 
-A study is run by a worker under its own lease or by holders of trials, never by both: :func:`lease` refuses a study
-with a live lease, and a study with a live trial is not taken by a worker (:func:`any_live`). Every function here locks
-the study's row first.
+A study is run either by a worker under its own lease or by holders of trials, never by both: :func:`lease` refuses a
+study with a live lease, and a worker does not take a study with a live trial (:func:`any_live`). Every function here
+locks the study's row first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage.statements import trials as trial_statements
 from storage.statements.queue import ended_lease_values, has_live_lease
 
 OPEN = (StudyState.QUEUED, StudyState.RUNNING, StudyState.INTERRUPTED)
-"""The states of a study in which its trials can be asked for."""
+"""The states of a study in which clients can ask for its trials."""
 
 
 def lease(
@@ -44,7 +44,7 @@ def lease(
     holder: str,
     seconds: float,
 ) -> TrialLease | None:
-    """Lease the queued trial with this number, or a new one; if the key already has a trial, return that one.
+    """Lease the queued trial with this number, or a new trial; if the key already has a trial, return that trial.
 
     Return None if the trial is no longer queued, or if the number of the study's trials with the new trial's purpose
     differs from ``known``: the caller must then read again.
@@ -80,7 +80,7 @@ def lease(
 
 
 def of_key(connection: Connection, study_id: int, key: str) -> TrialLease | None:
-    """Return the study's trial that was requested with this key; None if there is none or another key has it now."""
+    """Return the study's trial requested with this key; None if there is none or another key holds it now."""
     row = connection.execute(
         select(table)
         .join(trials, trials.c.id == table.c.trial_id)
@@ -109,7 +109,9 @@ def renew(
 def finish(
     connection: Connection, study_id: int, number: int, key: str, result: TrialResult
 ) -> tuple[Trial, bool]:
-    """Store the result; return the trial and whether this call wrote it, as the same result may be sent twice."""
+    """Store the result; return the trial and whether this call wrote it, because a client may send the same result
+    twice.
+    """
     studies.lock(connection, study_id)
     held = _held(connection, study_id, number, key)
     if held.trial.state.finished:
@@ -119,7 +121,7 @@ def finish(
 
 
 def release(connection: Connection, study_id: int, number: int, key: str) -> Trial:
-    """Put the trial back into its study's queue; one that has ended stays as it is."""
+    """Put the trial back into its study's queue; a trial that has ended stays as it is."""
     studies.lock(connection, study_id)
     held = _held(connection, study_id, number, key)
     if held.trial.state is TrialState.RUNNING:
@@ -130,7 +132,7 @@ def release(connection: Connection, study_id: int, number: int, key: str) -> Tri
 def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Trial]:
     """Queue trials whose holder stopped responding, or fail them if that happened too often; return these trials.
 
-    A lease that ends later than a new one would, because a clock was set back, is shortened to its full length.
+    If a clock was set back, a lease may end later than a new lease would; it is shortened to its full length from now.
     """
     studies.lock(connection, study_id)
     now, found = clock.now(connection), []
@@ -158,24 +160,24 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
 
 
 def running(connection: Connection, study_id: int) -> list[TrialLease]:
-    """Return the running trials with holders, by number, whether or not their leases have expired."""
+    """Return the running trials that have holders, by number, whether or not their leases have expired."""
     return [_to_lease(connection, row) for row in _rows(connection, study_id)]
 
 
 def any_live(connection: Connection, study_id: int) -> bool:
-    """Return whether a client is training a trial of the study, as far as is known."""
+    """Return whether any trial of the study has a live lease."""
     now = clock.now(connection)
     return any(row.expires_at > now for row in _rows(connection, study_id))
 
 
 def forget(connection: Connection, trial_ids: Sequence[int]) -> None:
-    """End the leases of these trials, whose holders could still send their results again."""
+    """End the leases of these trials; until then, their holders could send their results again."""
     for ids in trial_statements.chunks(trial_ids):
         connection.execute(delete(table).where(table.c.trial_id.in_(ids)))
 
 
 def forget_unfinished(connection: Connection, study_id: int) -> None:
-    """End the leases of all trials that have not ended: their holders can no longer write."""
+    """End the leases of all trials that have not ended, so that their holders can no longer write."""
     unfinished = select(trials.c.id).where(
         trials.c.study_id == study_id,
         trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING]),
@@ -197,7 +199,9 @@ def _check_open(study: Study, now: datetime) -> None:
 
 
 def _take_from_workers(connection: Connection, study: Study, now: datetime) -> None:
-    """Reserve the study for agents; trials of a worker that stopped responding are queued again."""
+    """Reserve the study for clients that ask for trials; trials of a worker that stopped responding are
+    queued again.
+    """
     if study.state is StudyState.RUNNING and study.for_agents and study.lease_worker is None:
         return
     connection.execute(
@@ -232,7 +236,7 @@ def _set_trial(connection: Connection, trial_id: int, **values: Any) -> None:
 
 
 def _held(connection: Connection, study_id: int, number: int, key: str) -> TrialLease:
-    """Return the trial under this key; raise :class:`LeaseLost` if the key is not, or no longer, valid for it."""
+    """Return the trial held under this key; raise :class:`LeaseLost` if the key is not valid for it, or no longer."""
     trial = trial_statements.by_number(connection, study_id, number)
     row = connection.execute(
         select(table).where(table.c.trial_id == trial.id, table.c.key == key)
@@ -246,7 +250,7 @@ def _held(connection: Connection, study_id: int, number: int, key: str) -> Trial
 
 
 def _rows(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
-    """Return the leases of running trials, by number."""
+    """Return the leases of running trials, ordered by number."""
     return connection.execute(
         select(table)
         .join(trials, trials.c.id == table.c.trial_id)

@@ -41,7 +41,9 @@ CHUNK = 1000  # ids in one statement; SQLite accepts at most 32,766 values
 
 
 def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-    """Queue trials, continuing the study's numbering; raise :class:`Conflict` for a training that it already has."""
+    """Queue trials, continuing the study's numbering; raise :class:`Conflict` for a trial that the study
+    already has.
+    """
     study = studies.lock(connection, study_id)
     if not new:
         return []
@@ -57,7 +59,7 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
 
 
 def start(connection: Connection, ids: Collection[int]) -> None:
-    """Set queued trials to running, all or none."""
+    """Set queued trials to running, either all of them or none."""
     wanted, started = sorted(set(ids)), 0
     for chunk in chunks(wanted):
         started += connection.execute(
@@ -74,7 +76,7 @@ def start(connection: Connection, ids: Collection[int]) -> None:
 
 
 def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
-    """Write the result of a trial that has none yet."""
+    """Write the result of a trial that has no result yet."""
     values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     unfinished = trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
     statement = update(trials).where(trials.c.id == trial_id, unfinished)
@@ -135,7 +137,7 @@ def failed(connection: Connection, study_id: int) -> list[int]:
 
 
 def renew(connection: Connection, ids: Sequence[int]) -> list[Trial]:
-    """Queue ended trials, as if they were new."""
+    """Queue ended trials as if they were new."""
     result = {field.name: None for field in dataclasses.fields(TrialResult)}
     fresh = {**result, "state": TrialState.QUEUED, "reason": "", "samples": None, "checksum": None}
     renewed: list[Trial] = []
@@ -152,7 +154,7 @@ def select_all(
     states: Collection[TrialState] | None,
     purpose: str | None,
 ) -> list[Trial]:
-    """Return trials of a study by number, filtered by states or purpose if given."""
+    """Return the trials of a study by number, filtered by states or purpose if given."""
     statement = select(trials).where(trials.c.study_id == study_id).order_by(trials.c.number)
     if states is not None:
         statement = statement.where(trials.c.state.in_([TrialState(state) for state in states]))
@@ -199,7 +201,7 @@ def count(
 def own_settings(
     connection: Connection, study_id: int
 ) -> list[tuple[int, TrialState, Mapping[str, Any]]]:
-    """Return global batch size, state, and user-defined settings of every trial, by number."""
+    """Return global batch size, state, and user-defined settings of every trial, ordered by number."""
     own = trials.c[OWN_SETTINGS]
     known = trials.c.state.in_(list(TrialState))
     statement = (
@@ -215,7 +217,7 @@ def own_settings(
 
 
 def check_exist(connection: Connection, ids: Collection[int]) -> None:
-    """Raise :class:`NotFound`, naming the first missing ids, unless all trials exist."""
+    """Raise :class:`NotFound`, with the first missing ids, unless all trials exist."""
     known: set[int] = set()
     for chunk in chunks(sorted(ids)):
         known.update(
@@ -233,9 +235,9 @@ def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item
 
 
 def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewTrial]) -> None:
-    """Raise :class:`Conflict` if one of these trainings, ignoring its purpose, exists already or is given twice.
+    """Raise :class:`Conflict` if one of these trials, whatever its purpose, already exists or is given twice.
 
-    A repetition would add no information and count twice; it needs another seed.
+    A repetition with the same seed would add no information but count twice; it needs another seed.
     """
     wanted = [(key, trial) for trial in new if (key := training_key(trial)) is not None]
     there: dict[tuple[int, int, str] | None, str] = {}
@@ -276,12 +278,12 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
 
 
 def trials_of_statement(connection: Connection, statement: Select[Any]) -> list[Trial]:
-    """Return the trials of a statement that selects all columns of the table; damaged ones are left out."""
+    """Return the trials of a statement that selects all columns of the table; damaged trials are left out."""
     return damage.sound(connection, statement, trials, _made)
 
 
 def to_trial(row: Row[Any]) -> Trial:
-    """Convert a row of the table to a trial; raise ValueError or similar for a damaged one."""
+    """Convert a row of the table to a trial; raise ValueError or a similar error for a damaged row."""
     return _made([row])[0]
 
 

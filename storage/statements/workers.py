@@ -17,7 +17,9 @@ _FORGOTTEN_AFTER = timedelta(days=7)
 
 
 def beat(connection: Connection, sign: WorkerBeat) -> None:
-    """Store a heartbeat, without its study if that was deleted in the meantime; delete workers that are long gone."""
+    """Store a heartbeat, without its study if that was deleted in the meantime; delete workers not seen for a long
+    time.
+    """
     now, values = clock.now(connection), asdict(sign)
     if sign.study_id is not None:
         try:
@@ -31,7 +33,7 @@ def beat(connection: Connection, sign: WorkerBeat) -> None:
 
 
 def seen(connection: Connection, within_seconds: float) -> list[WorkerRecord]:
-    """Return recently seen workers, by name."""
+    """Return recently seen workers, ordered by name."""
     since = clock.now(connection) - timedelta(seconds=within_seconds)
     statement = select(workers).where(workers.c.seen_at >= since).order_by(workers.c.name)
     return [WorkerRecord(**row._asdict()) for row in connection.execute(statement)]

@@ -413,7 +413,7 @@ def test_degenerate_studies_have_figures(tmp_path: Path) -> None:
         for figure in drawn:
             assert figure.to_json()
         says = [each.text for each in drawn[0].layout.annotations]
-        assert (view.result.study.name == "one") != any("no training" in text for text in says)
+        assert (view.result.study.name == "one") != any("no trial" in text for text in says)
 
 
 @pytest.mark.parametrize(

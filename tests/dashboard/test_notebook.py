@@ -55,7 +55,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hpo.StudyResult:
 def test_a_study_shows_its_state_and_its_ladder(result: hpo.StudyResult) -> None:
     seen = Seen(result._repr_html_())
     assert "small : resnet to top1 ≥ 0.9, finished" in seen.text
-    assert "46 trainings: 1 queued, 40 reached, 1 censored, 2 diverged, 1 pruned, 1 failed" in (
+    assert "46 trials: 1 queued, 40 reached, 1 censored, 2 diverged, 1 pruned, 1 failed" in (
         seen.text
     )
     assert seen.rows[0][:5] == [
@@ -135,7 +135,7 @@ def test_progress_is_a_bar_and_the_ladder(
     progress.message(HOSTILE)
     assert "script" not in Seen(shown.pages[-1]).tags
     progress.race(result.trials, {})
-    assert "race: 45 of 46 trainings have ended" in Seen(shown.pages[-1]).text
+    assert "race: 45 of 46 trials have ended" in Seen(shown.pages[-1]).text
 
 
 def test_progress_is_not_drawn_more_often_than_a_person_sees(
@@ -194,6 +194,6 @@ def test_the_notebook_of_the_documentation_runs(
     assert kinds <= {"text/plain", "text/html", "application/vnd.plotly.v1+json"}
     pages = [each["text/html"] for each in shown if "text/html" in each]
     assert '<progress value="64" max="64"' in pages[0]
-    assert "64 trainings:" in Seen(pages[1]).text
+    assert "64 trials:" in Seen(pages[1]).text
     assert "forecast at batch size 512" in Seen(pages[1]).text
     assert sum("application/vnd.plotly.v1+json" in each for each in shown) == 3

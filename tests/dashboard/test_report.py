@@ -260,7 +260,7 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "advice"),
     [
-        (TrialState.DIVERGED, "lower the learning rates"),
+        (TrialState.DIVERGED, "lower the range of learning rates"),
         (TrialState.FAILED, "fix the workload"),
         (TrialState.CENSORED, "budget.epochs_per_trial"),
         (TrialState.PRUNED, "budget.epochs_per_trial"),

@@ -43,7 +43,7 @@ def test_parallel_coordinates_have_an_axis_for_all_that_varies(view: StudyView) 
 def test_noise_scales_are_those_measured(view: StudyView) -> None:
     assert (
         figures.noise_scale(view.result, view.convergence).layout.annotations[0].text
-        == "no training measured it"
+        == "no trial measured the noise scale"
     )
     measured = dataclasses.replace(
         view.convergence, gradient_noise_scale=100 * view.convergence.epochs

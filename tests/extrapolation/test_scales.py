@@ -216,7 +216,7 @@ def test_trust_says_how_far_each_direction_goes():
     assert far.trust == "low"
     assert "width is 8 times the largest that was trained (64 times the parameters)" in far.reason
     one = forecast(fit(ladder((128.0,)), rng=np.random.default_rng(0)), 128)
-    assert "only one width was trained, so what it changes is a guess" in one.reason
+    assert "only one width was trained, so its effect is a guess" in one.reason
     inside = forecast(fit(ladder((64.0, 128.0, 256.0)), rng=np.random.default_rng(0)), 128)
     assert "width" not in inside.reason
 

@@ -255,7 +255,8 @@ def test_plan_launch_and_calibration(study):
     assert row["predicted_epochs_median"] == forecast["epochs_to_target"]["median"]
     table = call("calibration")
     assert f"{outcome['epochs_to_target']:.3g}" in table
-    assert "1 of 1 intervals of epochs held" in table or "0 of 1 intervals of epochs held" in table
+    held = "of 1 intervals of epochs contained the outcome"
+    assert f"1 {held}" in table or f"0 {held}" in table
     shown = call("show", "cells")
     assert f"{outcome['epochs_to_target']:.3g}" in shown
     call(
@@ -273,7 +274,7 @@ def test_plan_launch_and_calibration(study):
     assert document["plan"] == plan  # the one for the study's own batch, not the newest of all
     assert document["outcome"]["observed_epochs_to_target"] == outcome["epochs_to_target"]
     told = " ".join(call("launch", study.folder / "again", "--backend", "torch").split())
-    assert "over the whole run, its start included, it was" in told
+    assert "over the whole run, including startup, it was" in told
     assert list((study.folder / "again").rglob("outcome.jsonl"))  # in the folder that was named
 
 

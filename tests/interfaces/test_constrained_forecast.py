@@ -84,7 +84,7 @@ def test_what_keeps_the_constraints_is_told_wherever_a_study_is_shown(
     shown = " ".join(capsys.readouterr().out.split())
     (count,) = result.keeping
     assert count.kept > 0 and count.broken > 0
-    assert f"top5 at least 0.9: kept by {count.kept} of 24 trainings" in shown
+    assert f"top5 at least 0.9: kept by {count.kept} of 24 trials" in shown
     assert "kept with a chance of" in shown
     show_trials(result)
     assert "not within the constraints: top5" in " ".join(capsys.readouterr().out.split())

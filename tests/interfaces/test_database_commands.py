@@ -41,7 +41,7 @@ def test_every_command_of_a_group_explains_itself_and_has_json(group):
 def test_upgrade(tmp_path, monkeypatch):
     monkeypatch.setenv("HPO_STORAGE", f"sqlite:///{tmp_path}/new.db")
     assert call("db", "upgrade").stdout == f"created the tables of schema {HEAD}\n"
-    assert call("db", "upgrade").stdout == f"the schema is {HEAD}, the newest, as it was\n"
+    assert call("db", "upgrade").stdout == f"the schema was already {HEAD}, the newest\n"
     assert document("db", "upgrade") == {"before": HEAD, "after": HEAD}
 
 

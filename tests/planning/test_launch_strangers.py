@@ -247,7 +247,7 @@ def test_a_second_launch_of_a_folder_is_refused_while_the_first_runs(tmp_path, m
     try:
         wait_for(report.exists, 90, "the training")
         before = report.read_bytes()
-        with pytest.raises(LaunchError, match="another run writes to"):
+        with pytest.raises(LaunchError, match="another run is writing to"):
             long_run(tmp_path, "torch")
         assert report.read_bytes().startswith(before)
     finally:

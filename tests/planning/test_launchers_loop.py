@@ -83,14 +83,14 @@ def test_after_a_lost_node_the_run_goes_on_on_those_that_answer(slot):
 @pytest.mark.slow
 def test_where_no_host_is_left_another_slot_is_asked_for(slot):
     done = slot("lose-host localhost", "lose-host localhost 127.0.0.1")
-    assert "0 hosts answer" in done.log and "asking for slot 2" in done.log
+    assert "0 hosts respond" in done.log and "requesting slot 2" in done.log
     assert done.statuses == [0, 1]  # where again no host answered: such a slot asks for no other
 
 
 def test_what_does_not_begin_is_not_repeated(slot):
     done = slot("break", "reach")
     assert done.statuses == [1] and len(done.calls) == 1
-    assert "the training did not begin" in done.log
+    assert "the training did not start" in done.log
 
 
 def test_the_end_of_the_slot_stops_the_training_and_asks_for_another(slot):

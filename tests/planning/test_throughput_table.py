@@ -89,7 +89,7 @@ HEADER = "accelerators,global_batch_size,samples_per_second"
         ),
         (
             HEADER + ",nodes,accelerators_per_node\n16,64,1,1,8\n",
-            "line 2: 1 nodes of 8 accelerators do not hold 16",
+            "line 2: 1 nodes of 8 accelerators do not provide 16",
         ),
     ],
 )

@@ -293,7 +293,7 @@ def test_a_recipe_of_a_text() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("name: small", "name: other", "with the name of the file, 'small'"),
+        ("name: small", "name: other", "that has the file's name, 'small'"),
         ("title:", "titel:", "unknown key 'titel' in a recipe; did you mean 'title'"),
         ("paper:", "papers:", "unknown key 'papers' in source; did you mean 'paper'"),
         ("value: 1,", "", "missing .* argument: 'value'"),
@@ -321,7 +321,7 @@ def test_a_recipe_of_a_text() -> None:
         (
             "epochs: 2",
             "epochs: 2\ntable: [{global_batch_size: 16}]",
-            "must be one of those in the table, but got 8",
+            "must be one of the batch sizes in the table, but got 8",
         ),
         (
             "epochs: 2",

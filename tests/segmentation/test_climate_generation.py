@@ -180,7 +180,7 @@ def test_bad_options_are_named(tmp_path, changes, message):
 
 def test_a_folder_with_other_contents_is_never_overwritten(tmp_path):
     open_samples(options(tmp_path / "set"))
-    with pytest.raises(DataError, match=r"holds samples of other options.*'seed': 3.*'seed': 4"):
+    with pytest.raises(DataError, match=r"holds samples with other options.*'seed': 3.*'seed': 4"):
         open_samples(options(tmp_path / "set", seed=4))
     (tmp_path / "set" / "generated.json").write_text("{")
     with pytest.raises(DataError, match=r"cannot read .*generated.json"):

@@ -127,7 +127,7 @@ def test_no_value_in_any_column_fails_a_page_or_reaches_another_owner(place, tab
                     for path in ("/studies", path_of("other"), "/me")
                 ]
                 failed += [
-                    (name, value, path, answer.status_code)
+                    (name, value, path, answer.status_code, answer.text)
                     for path, answer in answers
                     if answer.status_code >= 500
                     or (path.endswith("of eve") and answer.status_code != 200)

@@ -86,7 +86,10 @@ def test_file_that_is_no_database(path):
         ("", "the URL is empty; give a path"),
         ("sqlite://", "in memory cannot be shared .* give the path of a file"),
         ("sqlite:///:memory:", "in memory cannot be shared"),
-        ("mysql://host/db", "'mysql' is not supported; the databases are sqlite and postgresql"),
+        (
+            "mysql://host/db",
+            "'mysql' is not supported; the supported databases are sqlite and postgresql",
+        ),
         ("sqlite+nothing:///hpo.db", "no driver 'sqlite.nothing'"),
         ("://", "not a database URL; write sqlite:///PATH"),
         ("postgresql://ann@host:port/db", "not a database URL"),

@@ -123,9 +123,9 @@ def test_a_direction_against_that_of_the_workload_is_an_error() -> None:
             "direction must be one of maximize or minimize, but got 'up'",
         ),
         ({"budget": {"epochs_per_trial": 30}}, "the 20 epochs of target.best_within"),
-        ({"sampler": "forecast"}, "sampler forecast needs a target that ends trainings"),
-        ({"budget": "auto"}, "budget: auto needs a target that ends trainings"),
-        ({"budget": {"race": 1000}}, "a race needs a target that ends trainings"),
+        ({"sampler": "forecast"}, "sampler forecast needs a target that ends training"),
+        ({"budget": "auto"}, "budget: auto needs a target that ends training"),
+        ({"budget": {"race": 1000}}, "a race needs a target that ends training"),
         (
             {"target": {"best_within": {"samples": 31}}},
             "at least one update at every batch size of the study, but got 31 samples, which "

@@ -176,7 +176,7 @@ def test_a_replica_that_dies_ends_the_training_with_its_name(tmp_path):
     victim = training._actors.process_ids()[1]
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
     with pytest.raises(
-        CommunicationError, match=r"replica 1 of 2 died in an asynchronous training"
+        CommunicationError, match=r"replica 1 of 2 died during asynchronous training"
     ):
         for _ in range(50):
             training.advance()

@@ -265,7 +265,7 @@ def test_what_cannot_be_fused_is_refused(workload):
     random.add(training(job("sgd", 1), Dropping(DATA)))
     with pytest.raises(JobError, match=r"torch.func.vmap.*leave resources.fused_trials out"):
         random.advance()
-    with pytest.raises(JobError, match="no trainings"):
+    with pytest.raises(JobError, match="no training runs"):
         FusedTrainings().advance()
 
 

@@ -66,7 +66,7 @@ def test_workers_and_micro_batches_cover_the_global_batch_in_order(workers, micr
             "normalization_batch_size 16 and a local batch size of 40 .*choose global_batch_size 32 or 48",
         ),
         ((16, 2, 16, 1024), "choose global_batch_size 32,"),
-        ((9, 2, 1, 1024), "2 workers and global_batch_size 9; the nearest that fit are 8 or 10"),
+        ((9, 2, 1, 1024), "2 workers and global_batch_size 9; the nearest valid sizes are 8 or 10"),
         (
             (64, 1, 16, 8),
             "micro_batch_size 8 and normalization_batch_size 16; raise the first to 16",

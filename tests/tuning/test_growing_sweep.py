@@ -176,11 +176,8 @@ def test_where_nothing_has_arrived_the_next_size_is_tried():
         assert isinstance(task, ExploreSettings)
         trials.append(ended(len(trials), task, TrialState.DIVERGED))
     assert {sizes_of_settings(spec, each.settings) for each in trials} == set(points(spec))
-    assert "no training has given a result at smaller sizes yet" in said[0]
-    assert (
-        agenda.why_ended == "the sweep has ended: no training gave a result at any size of the "
-        "ladder"
-    )
+    assert "no run has given a result at smaller sizes yet" in said[0]
+    assert agenda.why_ended == "the sweep has ended: no run gave a result at any size of the ladder"
 
 
 class Heard(hpo.Progress):

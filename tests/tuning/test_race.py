@@ -457,7 +457,7 @@ def test_trainings_of_one_race_that_repeat_each_other_are_one():
 
 def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
     assert plan_race(swept[1], BATCH).course is None  # the study says 0
-    with pytest.raises(EvidenceError, match=r"too few for two trainings.*raise budget.race"):
+    with pytest.raises(EvidenceError, match=r"too few for two training runs.*raise budget.race"):
         hpo.race(swept[1], BATCH, samples=swept[1].train_samples, folder=swept[0] / ".hpo")
 
 
@@ -505,7 +505,7 @@ def test_a_search_at_the_batch_itself_is_advised_where_the_sweep_was_dearer(swep
     few = dataclasses.replace(result, trials=result.trials[:1])
     assert direct_search(few, result.forecast) == ""
     many = dataclasses.replace(result, trials=20 * result.trials)
-    assert f"as many as {20 * spent / epochs:.0f} trainings at {BATCH}:" in direct_search(
+    assert f"as many as {20 * spent / epochs:.0f} training runs at {BATCH}:" in direct_search(
         many, result.forecast
     )
     assert "(sampler: forecast) takes about 5" in direct_search(many, result.forecast)

@@ -83,7 +83,7 @@ def test_where_nothing_arrives_the_settings_that_look_best_are_told(tmp_path):
     result = hpo.run_study(spec, f"sqlite:///{tmp_path}/hpo.db", folder=tmp_path / ".hpo")
     assert result.forecast is None and len(result.trials) == 5
     told = re.search(
-        r"no training has reached the target at 1024; as far as they show, the best choice at "
+        r"no run has reached the target at 1024; according to the runs so far, the best choice at "
         r"1024 is "
         r"learning_rate (\S+)",
         result.study.message,

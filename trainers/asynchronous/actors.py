@@ -30,8 +30,8 @@ _SERVER = "the parameter server"
 class AsynchronousActors:
     """One server and its replicas; they stop on :meth:`close`, on a failure, or when this object is garbage-collected.
 
-    None of them reserves a CPU: a trial to which Ray Tune gave one CPU would otherwise wait for a second one. A running
-    Ray is used if there is one; otherwise Ray is started, and stopped with the actors.
+    No actor reserves a CPU, because a trial that has one CPU from Ray Tune would wait forever for a second one. If a
+    Ray instance is running, the actors use it; otherwise one is started, and stopped together with the actors.
     """
 
     def __init__(self, setup: ActorSetup, timeout_seconds: float) -> None:
@@ -50,7 +50,7 @@ class AsynchronousActors:
         self._wait_until_built()
 
     def run(self, epoch: EpochUpdates) -> EpochResult:
-        """Train an epoch; raises :class:`~trainers.errors.CommunicationError` naming a dead or silent replica."""
+        """Train an epoch; raise :class:`~trainers.errors.CommunicationError` that names a dead or silent replica."""
         self._get(self._server.begin.remote(epoch), _SERVER)
         self._running |= {
             replica.train.remote(epoch): number for number, replica in enumerate(self._replicas)
@@ -125,7 +125,7 @@ class AsynchronousActors:
 
 
 class _Link:
-    """The server as seen by a replica: each call waits for its answer."""
+    """The server as seen by a replica; each call blocks until the server answers."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -147,17 +147,17 @@ def _died(who: str, error: BaseException) -> str:
         (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
     )
     return (
-        f"{who} died in an asynchronous training ({reason}); the training stops, and resumes "
+        f"{who} died during asynchronous training ({reason}); the run stops, and resumes "
         f"from its last checkpoint when it is started again"
     )
 
 
 def _start_ray() -> bool:
-    """Make sure that Ray is running; return whether it was started here."""
+    """Make sure that Ray is running; return True if this call started it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # the actors share the GPUs they see
+    )  # the actors share the visible GPUs
     try:
         import ray
     except ImportError as error:
@@ -176,7 +176,7 @@ def _start_ray() -> bool:
         raise
     except Exception as error:
         raise CommunicationError(
-            f"could not start Ray for an asynchronous training: {error}"
+            f"could not start Ray for asynchronous training: {error}"
         ) from error
     return True
 

@@ -1,4 +1,4 @@
-"""Rules for the start of an update, the end of an epoch, and the staleness of gradients, without tensors."""
+"""Tensor-free rules for when an update may start, when an epoch ends, and how stale a gradient is."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 
 def worker_share(first_step: int, last_step: int, worker: int, workers: int) -> range:
-    """Return the updates of ``worker`` from ``first_step`` up to but not including ``last_step``."""
+    """Return the updates that ``worker`` does from ``first_step`` up to but not including ``last_step``."""
     return range(first_step + (worker - first_step) % workers, last_step, workers)
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """The measurements of one epoch.
+    """The staleness measured in one epoch.
 
-    ``mean`` and ``maximum`` count updates between taking the weights and applying the gradient; ``skipped`` counts the
-    updates still outstanding when the quorum ended the epoch; ``lead`` is the largest number of updates by which a
-    replica was ahead of the slowest when it began another.
+    ``mean`` and ``maximum`` count the updates between taking the weights and applying the gradient; ``skipped`` counts
+    the updates still outstanding when the quorum ended the epoch; ``lead`` is the largest number of updates by which a
+    replica was ahead of the slowest one when it started an update.
     """
 
     updates: int
@@ -29,7 +29,7 @@ class Staleness:
 
 
 class WorkerClocks:
-    """How many updates of its share of one epoch each worker has done."""
+    """The number of updates that each worker has done of its share of one epoch."""
 
     def __init__(self, shares: Sequence[int], bound: int | None, quorum: float) -> None:
         self._shares, self._bound = list(shares), bound
@@ -55,7 +55,7 @@ class WorkerClocks:
         return self._done[worker] >= self._shares[worker]
 
     def may_begin(self, worker: int) -> bool:
-        """Return whether a worker may begin its next update: within the bound, if there is one."""
+        """Return whether a worker may start its next update, that is, whether it stays within any staleness bound."""
         return self._bound is None or self._ahead(worker) <= self._bound
 
     def begin(self, worker: int) -> None:

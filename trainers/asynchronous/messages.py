@@ -1,4 +1,4 @@
-"""Messages between the server, the replicas and the training."""
+"""The messages between the server, the replicas and the training process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.asynchronous.clocks import Staleness
 from trainers.schedules.noise_scale import SquaredNorms
 
 Packed = list[NDArray[np.uint8]]
-"""Tensors of any type as arrays of bytes, which Ray moves without pickling copies."""
+"""Tensors of any type as byte arrays, which Ray transfers without pickling copies."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class EpochUpdates:
 
 @dataclass(frozen=True)
 class ServerWeights:
-    """The server's parameters after ``version`` updates of this process, and its normalization statistics."""
+    """The server's parameters after ``version`` updates since it started, and its normalization statistics."""
 
     version: int
     parameters: Packed
@@ -38,7 +38,7 @@ class ServerWeights:
 
 @dataclass(frozen=True)
 class GradientPush:
-    """A gradient (None if it overflowed) of the mean loss over one global batch, with that loss and the statistics."""
+    """The gradient (None if it overflowed) of the mean loss over one global batch, that loss, and the statistics."""
 
     epoch: int
     worker: int
@@ -51,7 +51,7 @@ class GradientPush:
 
 @dataclass(frozen=True)
 class EpochResult:
-    """The losses in the order of the updates, the last learning rate, and how stale the gradients were."""
+    """The result of an epoch: losses in update order, the last learning rate, and the staleness of the gradients."""
 
     losses: Sequence[float]
     learning_rate: float
@@ -60,7 +60,7 @@ class EpochResult:
 
 
 def pack_tensors(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
-    """Return copies of the tensors, cast to ``dtype`` if it is given."""
+    """Return copies of the tensors, cast to ``dtype`` if one is given."""
     return [
         tensor.detach()
         .to("cpu", dtype or tensor.dtype, copy=True)
@@ -93,8 +93,8 @@ def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
 
 @dataclass(frozen=True)
 class ActorSetup:
-    """The inputs from which an actor builds its part: the job, the number of replicas, the threads per replica, and the
-    visible GPUs.
+    """What an actor needs to build its parts: the job, the number of replicas, the threads per replica, and the visible
+    GPUs.
     """
 
     job: dict[str, Any]

@@ -1,11 +1,11 @@
 """A private Ray instance on this machine, or a connection to a cluster, with token authentication and user-only files.
 
-Anybody who reaches the ports of a Ray instance without a token can run code as its user. From version 2.59 on, a Ray
+Anybody who can reach the ports of a Ray instance without a token can run code as its user. From version 2.59 on, a Ray
 instance started here requires a token by default; an earlier version, or a ``RAY_AUTH_MODE`` that turns the token off,
 is rejected. A local instance listens only on the loopback interface; Ray's own default is the network interface.
 
-Its files are removed when it stops. Folders left by a killed process are removed by the next process that starts Ray:
-each holds a lock, which is free once its process has ended.
+The files of a local instance are removed when it stops. The next process that starts Ray removes folders left by killed
+processes, which it recognizes by the lock in each folder: a lock is free once its process has ended.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from trainers.private_files import lock_file, removed_permissions
 LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
 LONGEST_FOLDER = 40
-"""The longest path, in characters: a socket's path may have 107, and the names that Ray appends take about 65."""
+"""The longest path, in characters: a socket path may have 107, and the names that Ray appends take about 65."""
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch between the network address and the loopback address for its ports (on Linux too, despite its name)."""
+"""Ray's variable that selects the network or loopback address for its ports (on Linux too, despite its name)."""
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
 NAME = "hpo-ray-"
 _folders: dict[Path, IO[str]] = {}
@@ -37,17 +37,17 @@ _folders: dict[Path, IO[str]] = {}
 
 
 def start_ray(address: str | None = None, **options: Any) -> None:
-    """Call ``ray.init`` with the token on; raises :class:`CommunicationError` if it fails or the cluster has no token.
+    """Call ``ray.init`` with a token; raise :class:`CommunicationError` if it fails or the cluster has no token.
 
-    Without an ``address`` a local Ray is started; its files stay in a folder of mode 0700 until :func:`stop_ray` is
-    called. ``options`` are those of ``ray.init``.
+    Without an ``address`` a local Ray instance is started; its files stay in a folder with mode 0700 until
+    :func:`stop_ray` is called. ``options`` are passed to ``ray.init``.
     """
     import ray
 
     check_ray_version(ray.__version__)
-    # the token is always on, so Ray's message about it is of no use
+    # the token is always on, so Ray's message about it is not useful
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel("ERROR")
-    check_mode(os.environ.get(MODE))  # unset, it turns the token on and sets it
+    check_mode(os.environ.get(MODE))  # if unset, this turns the token on
     if address is not None:
         ray.init(address=address, **options)
         _check_cluster(ray, address)
@@ -93,7 +93,7 @@ def check_ray_version(version: str) -> None:
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
         raise CommunicationError(
-            f"Ray must be at least {least}, whose ports require a token, but got {version}: "
+            f"Ray must be {least} or later, whose ports require a token, but got {version}: "
             f"pip install "
             f"'ray[tune]>={least}'"
         )
@@ -109,7 +109,7 @@ def check_mode(mode: str | None) -> None:
 
 
 def _check_cluster(ray: Any, address: str) -> None:
-    """Disconnect from a cluster and raise if its own processes report that it accepts calls without a token."""
+    """Disconnect from a cluster and raise an error if its processes report that it accepts unauthenticated calls."""
     mode = os.environ.get(MODE, "") and ray.get(ray.remote(num_cpus=0)(_mode_there).remote())
     if mode.lower() != "token":
         ray.shutdown()
@@ -149,7 +149,7 @@ def _private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=NAME, dir=parent))
     lock = (folder / "lock.new").open("w")
     lock_file(lock)
-    (folder / "lock.new").rename(folder / "lock")  # so that no process sees an unlocked one
+    (folder / "lock.new").rename(folder / "lock")  # so that no process sees an unlocked folder
     _folders[folder] = lock
     return (
         folder / "ray"
@@ -157,7 +157,7 @@ def _private_folder() -> Path:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of this user's killed processes."""
+    """Remove the folders that killed processes of this user left behind."""
     for folder in parent.glob(f"{NAME}*"):
         with contextlib.suppress(OSError):
             told = folder.lstat()
@@ -168,7 +168,7 @@ def _remove_abandoned(parent: Path) -> None:
                 if (folder / "ray").is_dir():
                     shutil.rmtree(
                         folder / "ray"
-                    )  # the lock is removed last, so that a failed removal is tried again
+                    )  # the lock is removed last, so that a failed removal is retried
                 shutil.rmtree(folder)
 
 

@@ -1,4 +1,4 @@
-"""The parameter server: it holds the weights and the optimizer, and applies each gradient as it arrives."""
+"""The parameter server, which holds the weights and the optimizer, and applies each gradient as it arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from trainers.schedules.weight_decay import with_weight_decay
 
 
 class ParameterServer:
-    """An actor. Replicas call ``pull`` and ``push``, the training calls the rest; calls interleave between updates."""
+    """The server actor: replicas call ``pull`` and ``push``, the training process calls the other methods.
+
+    Calls interleave between updates.
+    """
 
     def __init__(self, setup: ActorSetup) -> None:
         self._built = build_actor_parts(setup, number=0)
@@ -55,7 +58,7 @@ class ParameterServer:
         self._begin(epoch)
 
     async def pull(self, epoch: int, worker: int) -> ServerWeights | None:
-        """Return the weights for a worker's next update, once it may begin; None when the epoch is over."""
+        """Return the weights for a worker's next update once it may start; None when the epoch is over."""
         self._waiting.add(worker)
         async with self._changed:
             await self._changed.wait_for(
@@ -101,7 +104,7 @@ class ParameterServer:
         return self._weights()
 
     async def state_dict(self) -> dict[str, Any]:
-        """Return the state of the model, of the optimizer and of the noise scale's averages."""
+        """Return the state of the model, the optimizer and the noise scale averages."""
         return {
             "model": self._replica.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -109,7 +112,7 @@ class ParameterServer:
         }
 
     async def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`."""
+        """Restore the state returned by :meth:`state_dict`."""
         self._replica.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._statistics.load_state_dict(state["statistics"])

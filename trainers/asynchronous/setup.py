@@ -45,7 +45,7 @@ def build_actor_parts(setup: ActorSetup, number: int) -> BuiltParts:
 
 
 def _show_devices(visible: str | None) -> None:
-    """Make GPUs visible: Ray hides them from actors that reserve none, but these actors share the training's GPUs."""
+    """Make GPUs visible: Ray hides them from actors that reserve none, but these actors share the GPUs of the run."""
     if visible is None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:

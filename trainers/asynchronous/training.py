@@ -30,16 +30,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class AsynchronousTraining(TrainingRun):
-    """A training in update mode ``asynchronous`` or ``stale_synchronous``; see ``trainers.asynchronous``.
+    """A training run in update mode ``asynchronous`` or ``stale_synchronous``; see ``trainers.asynchronous``.
 
-    Each replica opens the workload that the job names with the data options of ``workload``, so that all read the
-    folder that was staged to the node. Updates that a quorum skipped count as done, both in ``step`` and in the
-    schedules, because their samples belonged to the epoch. A checkpoint holds the server's state; because the replicas
-    race, a resumed training is not bit-for-bit identical to an uninterrupted one.
+    Each replica opens the job's workload with the data options of ``workload``, so that all replicas read the folder
+    that was staged to the node. Updates that a quorum skipped count as done, both in ``step`` and in the schedules,
+    because their samples belonged to the epoch. A checkpoint holds the server's state. Because the replicas race, a
+    resumed run is not bit-for-bit identical to an uninterrupted one.
 
     Attributes:
-        staleness: the measurements of each epoch, in order, since this object was created.
-        timeout_seconds: how long a replica may be silent before that is an error.
+        staleness: the staleness measurements of each epoch, in order, since this object was created.
+        timeout_seconds: how long a replica may be silent before an error is raised.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AsynchronousTraining(TrainingRun):
         return self.replica.model
 
     def advance(self) -> ConvergencePoint:
-        """Train to the next evaluation and evaluate; stop the actors when the training ends, or on a failure."""
+        """Train up to the next evaluation and evaluate; stop the actors when training ends or fails."""
         try:
             point = super().advance()
             if self.finished:

@@ -1,4 +1,4 @@
-"""A replica: takes weights, computes the gradient of its next global batch, and submits it."""
+"""A replica, which takes weights, computes the gradient of its next global batch, and submits it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainers.loop.micro_batches import MicroBatch, MicroBatchLoader
 
 
 class ServerHandle(Protocol):
-    """The parameter server as seen by a replica; each call waits for its answer."""
+    """The parameter server as seen by a replica; each call blocks until the server answers."""
 
     def pull(self, epoch: int, worker: int) -> ServerWeights | None:
         """See :meth:`trainers.asynchronous.server.ParameterServer.pull`."""
@@ -50,11 +50,11 @@ class AsynchronousReplica:
         self._next_step = -1
 
     def process_id(self) -> int:
-        """Return the process ID of this replica; answers once it is built."""
+        """Return the process ID of this replica once it has been built."""
         return os.getpid()
 
     def train(self, epoch: EpochUpdates) -> None:
-        """Do this replica's share of an epoch, or as much of it as it can before the others end the epoch."""
+        """Do this replica's share of an epoch, or as much of it as possible before the other replicas end the epoch."""
         self._replica.model.train()
         for done, step in enumerate(
             worker_share(epoch.first_step, epoch.last_step, self._number, self._workers)
@@ -63,7 +63,7 @@ class AsynchronousReplica:
             if weights is None:
                 return
             copy_into(self._replica.parameters, weights.parameters)
-            if done == 0:  # later each replica updates its own, until the server averages them
+            if done == 0:  # afterwards each replica updates its own, until the server averages them
                 copy_into(self._replica.statistics, weights.statistics)
             if not self._server.push(self._compute(epoch.number, step, weights.version)):
                 return
@@ -91,7 +91,7 @@ class AsynchronousReplica:
         )
 
     def _batches_from(self, step: int) -> Iterator[MicroBatch]:
-        """Return this replica's micro batches, restarting them if the last epoch ended before its share was done."""
+        """Return this replica's micro batches from ``step``, restarted if the last epoch skipped part of its share."""
         if step != self._next_step:
             self._micro_batches = self._loader.micro_batches(step, every=self._workers)
         self._next_step = step + self._workers

@@ -1,7 +1,7 @@
-"""Workers that train one model together, behind one protocol.
+"""Connect workers that train one model together, with the same interface for every backend.
 
-``connect`` joins the group of workers, by launcher: none (``single``), horovodrun (``horovod``) or torchrun
-(``torch``). Backends are imported on demand.
+``connect`` joins the group of workers; the backend depends on the launcher: none (``single``), horovodrun
+(``horovod``) or torchrun (``torch``). Backends are imported on demand.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def connect(
     cycle_milliseconds: float | None = None,
     device: str | None = None,
 ) -> Communicator:
-    """Join the other workers; a peer silent for ``timeout_seconds`` is an error on every worker.
+    """Join the other workers; every worker raises an error if a peer is silent for ``timeout_seconds``.
 
-    ``device`` is one of :data:`trainers.distributed.device.DEVICES`; None means the value of ``HPO_DEVICE``, or else a
-    GPU if there is one.
+    ``device`` is one of :data:`trainers.distributed.device.DEVICES`; None means the value of ``HPO_DEVICE`` or, if that
+    is unset, a GPU if there is one.
 
     ``all_reduce`` is the algorithm for sums: default (the backend's own), torus, hierarchical or masters
-    (:mod:`trainers.distributed.all_reduce`), the last three with ``group_size`` workers in a row or node.
+    (:mod:`trainers.distributed.all_reduce`); the last three use ``group_size`` workers per row or node.
     ``fusion_megabytes`` and ``cycle_milliseconds`` are Horovod's fusion threshold and cycle time.
     """
     _check_options(backend, all_reduce, group_size, fusion_megabytes, cycle_milliseconds)

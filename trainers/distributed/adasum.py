@@ -1,10 +1,10 @@
-"""Adasum: combine gradients of several workers by averaging where they agree and adding where they do not.
+"""Adasum: combine the gradients of several workers, averaging where they agree and adding where they do not.
 
-Two gradients a and b become (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b, for each tensor of the model; more than
+Two gradients a and b become (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b, for each tensor of the model. More than
 two are combined in pairs of neighbours, then pairs of pairs (Maleki et al., arXiv:2006.02924). Horovod's own
-implementation needs MPI ("No Adasum operation enabled" if it was built with gloo alone), so this one serves both
-backends. Each worker combines one slice of every worker's gradient, and only the inner products are summed between the
-levels: it causes the same traffic as a ring all-reduce plus log2(workers) small sums.
+implementation needs MPI ("No Adasum operation enabled" if Horovod was built with gloo alone), so this implementation
+serves both backends. Each worker combines one slice of every worker's gradient, and only the inner products are summed
+between the levels, so the traffic is that of a ring all-reduce plus log2(workers) small sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 
 class AdasumExchange(Protocol):
-    """The collective operations that Adasum needs; each returns when it is done."""
+    """The collective operations that Adasum needs; each call returns when its operation is done."""
 
     @property
     def rank(self) -> int:
@@ -35,15 +35,15 @@ class AdasumExchange(Protocol):
         """Return every worker's ``part``, one after another; shape ``(size * len(part),)``."""
 
     def sum_(self, small: Tensor) -> None:
-        """Replace ``small``, shape ``(numbers,)``, by its sum over the workers."""
+        """Replace ``small``, shape ``(numbers,)``, with its sum over the workers."""
 
 
 def adasum_(flat: Tensor, sizes: Sequence[int], exchange: AdasumExchange) -> None:
-    """Replace ``flat``, shape ``(numbers,)``, by its Adasum over the workers, separately for each run of ``sizes``
+    """Replace ``flat``, shape ``(numbers,)``, with its Adasum over the workers, separately for each run of ``sizes``
     numbers.
 
-    The number of workers must be a power of two. Numbers travel in the type of ``flat``; they are combined in
-    fp32 and the inner products are summed in fp64.
+    The number of workers must be a power of two. Numbers are sent in the data type of ``flat`` and combined in fp32;
+    the inner products are summed in fp64.
     """
     numbers = sum(sizes)
     padded = pad(flat[:numbers], (0, -numbers % exchange.size))
@@ -78,7 +78,7 @@ def _combine_neighbours(
 
 
 def _slices(sizes: Sequence[int], first: int, length: int) -> list[tuple[int, slice]]:
-    """Return the tensors that overlap the ``length`` numbers from ``first`` on, each with its slice of them."""
+    """Return the tensors that overlap the ``length`` numbers starting at ``first``, each with its slice of them."""
     found, begin = [], 0
     for at, size in enumerate(sizes):
         low, high = max(begin - first, 0), min(begin + size - first, length)

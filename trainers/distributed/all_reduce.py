@@ -2,16 +2,16 @@
 
 With X workers in a row (or node) and Y rows, and n bytes:
 
-- ``torus`` (Mikami et al., arXiv:1811.05233): reduce-scatter along the row, all-reduce of n/X along
-  the column, all-gather along the row. X is by default the largest divisor up to the square root.
-- ``hierarchical``: the same three phases with the node as row, so that each worker sends only n/X between nodes
-  (Horovod's hierarchical all-reduce works likewise).
-- ``masters`` (Jia et al., arXiv:1807.11205): reduce to the first worker of each node, all-reduce
-  between these masters, broadcast in the node.
+- ``torus`` (Mikami et al., arXiv:1811.05233): reduce-scatter along the row, all-reduce of n/X along the column,
+  all-gather along the row. By default, X is the largest divisor of the number of workers up to its square root.
+- ``hierarchical``: the same three phases with nodes as rows, so that each worker sends only n/X bytes between nodes, as
+  in Horovod's hierarchical all-reduce.
+- ``masters`` (Jia et al., arXiv:1807.11205): reduce to the first worker of each node, all-reduce between these masters,
+  broadcast within the node.
 
-Gloo's reduce-scatter in PyTorch is part of a full all-reduce, with twice the traffic (pytorch/pytorch, pull request
-118911); here the workers exchange parts and each sums its own part, in fp32 if the numbers are 16 bits wide. NCCL has
-its own reduce-scatter.
+In PyTorch, Gloo's reduce-scatter runs a full all-reduce, with twice the traffic (pytorch/pytorch, pull request 118911).
+With Gloo, the workers here therefore exchange parts and each sums its own part, in fp32 if the numbers are 16 bits
+wide. NCCL has its own reduce-scatter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _wait(work: dist.Work) -> None:
 
 
 class WorkerGrid:
-    """All workers in rows of ``row_size`` neighbours and columns across the rows; all workers must create it together.
+    """A grid of all workers, with ``row_size`` neighbours in each row; all workers must create it together.
 
     Raises :class:`CommunicationError` if the workers do not fill the rows.
     """
@@ -93,7 +93,7 @@ class WorkerGrid:
 
 
 def sum_all_reduce_parts(parts: Tensor) -> Tensor:
-    """Sum the rows of ``parts``, ``(rows, columns)``; return ``(columns,)``. 16-bit numbers are added in fp32."""
+    """Sum the rows of ``parts``, ``(rows, columns)``, and return ``(columns,)``; 16-bit numbers are added in fp32."""
     narrow = parts.dtype in (torch.float16, torch.bfloat16)
     return parts.sum(0, dtype=torch.float32 if narrow else parts.dtype).to(parts.dtype)
 
@@ -101,8 +101,9 @@ def sum_all_reduce_parts(parts: Tensor) -> Tensor:
 def all_reduce_row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
     """Return the number of workers in a row or node: ``group_size``, or a default for the algorithm.
 
-    For a torus the default is the largest divisor of the worker count up to its square root; for the others, the
-    workers of a node. Raises :class:`CommunicationError` if torchrun does not provide that number.
+    For a torus the default is the largest divisor of the number of workers up to its square root; for the other
+    algorithms it is the number of workers per node. Raises :class:`CommunicationError` if torchrun does not provide
+    that number.
     """
     if group_size is not None:
         return group_size

@@ -1,4 +1,4 @@
-"""Multi-step operations that run one after another in the background of the computation."""
+"""A thread that runs multi-step operations one after another in the background of the computation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class BackgroundThread:
-    """One thread that runs operations in the order in which they were started.
+    """A thread that runs operations in the order in which they were started.
 
-    On a GPU, operations run in their own stream, which first waits for the work that the caller has queued; the
+    On a GPU, operations run in their own stream, which first waits for the work that the caller has queued. The
     caller's stream waits for an operation when the caller calls ``wait``.
     """
 
@@ -22,7 +22,7 @@ class BackgroundThread:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def start(self, operation: Callable[[Tensor], object], tensor: Tensor) -> BackgroundWork:
-        """Begin ``operation(tensor)``, which changes the tensor in place."""
+        """Start ``operation(tensor)``, which changes the tensor in place."""
         return BackgroundWork(
             self._executor.submit(self._run, operation, tensor, _mark(self._stream))
         )
@@ -30,7 +30,7 @@ class BackgroundThread:
     def then(
         self, operation: Callable[[Tensor], object], tensor: Tensor
     ) -> torch.futures.Future[Tensor]:
-        """Begin ``operation(tensor)``; return a future for the tensor, as DDP expects."""
+        """Start ``operation(tensor)``; return a future for the tensor, as DDP expects."""
         promise = torch.futures.Future[Tensor](
             devices=None if self._stream is None else [tensor.device]
         )
@@ -46,7 +46,7 @@ class BackgroundThread:
         return promise
 
     def close(self) -> None:
-        """Accept no more operations; a running one completes."""
+        """Accept no more operations, but let a running operation complete."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(
@@ -78,7 +78,7 @@ class BackgroundWork:
         self._future = future
 
     def wait(self) -> None:
-        """Return when the operation is done (on a GPU: when the current stream will wait for it)."""
+        """Return when the operation is done or, on a GPU, when the current stream is set to wait for it."""
         event = self._future.result()
         if event is not None:
             torch.cuda.current_stream().wait_event(event)

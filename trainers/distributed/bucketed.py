@@ -1,4 +1,4 @@
-"""The base of the backends: sums, means and broadcasts of many tensors as operations on flat buckets."""
+"""The base class of the backends: sums, means and broadcasts of many tensors as operations on flat buckets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class BucketedCommunicator(ABC):
 
     @abstractmethod
     def start_sum_(self, flat: Tensor) -> CollectiveWork:
-        """Begin to replace ``flat`` by its sum over the workers."""
+        """Start replacing ``flat`` with its sum over the workers."""
 
     @abstractmethod
     def _start_broadcast_(self, flat: Tensor, root: int) -> CollectiveWork:
-        """Begin to replace ``flat`` by the values of worker ``root``."""
+        """Start replacing ``flat`` with the values of worker ``root``."""
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its mean over the workers."""
+        """Replace each tensor with its mean over the workers."""
 
         def mean(flat: list[Tensor]) -> None:
             self._sum(flat)
@@ -37,11 +37,11 @@ class BucketedCommunicator(ABC):
         in_buckets(tensors, mean)
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the workers."""
+        """Replace each tensor with its sum over the workers."""
         in_buckets(tensors, self._sum)
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by the values of worker ``root``."""
+        """Replace each tensor with the values of worker ``root``."""
 
         def send(flat: list[Tensor]) -> None:
             for bucket in flat:
@@ -50,7 +50,7 @@ class BucketedCommunicator(ABC):
         in_buckets(tensors, send)
 
     def barrier(self) -> None:
-        """Wait until every worker is here. This is a sum, because a backend's own barrier may wait for dead workers."""
+        """Wait until every worker has arrived, using a sum: a backend's own barrier may wait for dead workers."""
         self._sum([torch.zeros(1, device=self.device)])
 
     def _sum(self, flat: list[Tensor]) -> None:

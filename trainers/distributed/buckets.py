@@ -1,6 +1,6 @@
-"""Flat buckets: many small tensors travel as few large ones.
+"""Send many small tensors as a few large ones, called flat buckets.
 
-25 MB is PyTorch DDP's bucket size: large enough for bandwidth, small enough to pipeline.
+A bucket of 25 MB, as in PyTorch's DDP, is large enough to use the bandwidth and small enough to pipeline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def in_buckets(
     operation: Callable[[list[Tensor]], None],
     bucket_bytes: int = BUCKET_BYTES,
 ) -> None:
-    """Apply an in-place ``operation`` to copies of the tensors, joined to ``(numbers,)``; copy the results back."""
+    """Apply an in-place ``operation`` to copies of the tensors, flattened into buckets; copy the results back."""
     if not tensors:  # such as the statistics of a model without batch norm, on every worker
         return
     groups = tensor_buckets(tensors, bucket_bytes)
@@ -31,7 +31,7 @@ def in_buckets(
 
 
 def tensor_buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
-    """Return the tensors, in order, in runs of one type of at most ``bucket_bytes`` (or a single tensor)."""
+    """Group the tensors, in order, into buckets of one type and at most ``bucket_bytes`` (or one larger tensor)."""
     groups: list[list[Tensor]] = []
     filled = 0
     for tensor in tensors:

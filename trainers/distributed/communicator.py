@@ -1,4 +1,4 @@
-"""The interface by which a training communicates with its fellow workers. Importing this does not import torch."""
+"""The interface through which a worker communicates with the others. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BACKENDS = ("single", "horovod", "torch")
-"""Launchers: none, horovodrun or MPI, or torchrun."""
+"""The backends, by launcher: none, horovodrun or MPI, or torchrun."""
 
 STORE_FILE = "HPO_STORE_FILE"
-"""Environment variable: the file through which the workers of one machine meet, in place of a store on a port."""
+"""The environment variable for a file through which workers on one machine meet, instead of a store on a port."""
 
 ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
 """All-reduce algorithms: the backend's own, a 2D torus, within nodes and then between them, or one master per node."""
@@ -23,7 +23,7 @@ class CollectiveWork(Protocol):
     """A running collective operation."""
 
     def wait(self) -> object:
-        """Return when the operation is done; raises :class:`~trainers.errors.CommunicationError`."""
+        """Return when the operation is done; raise :class:`~trainers.errors.CommunicationError` if it fails."""
 
 
 class Communicator(Protocol):
@@ -42,32 +42,32 @@ class Communicator(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where this worker computes."""
+        """The device on which this worker computes."""
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor, of any shape and floating type, by its mean over the workers."""
+        """Replace each tensor, of any shape and floating-point type, with its mean over the workers."""
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor, of any shape, by its sum over the workers."""
+        """Replace each tensor, of any shape, with its sum over the workers."""
 
     def start_sum_(self, flat: Tensor) -> CollectiveWork:
-        """Begin to replace a contiguous tensor, shape ``(numbers,)``, by its sum over the workers.
+        """Start replacing a contiguous tensor, shape ``(numbers,)``, with its sum over the workers.
 
-        Every worker starts its sums in the same order; nobody may touch ``flat`` before the wait is over.
+        Every worker must start its sums in the same order and leave ``flat`` alone until the wait is over.
         """
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
-        """Begin to combine ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
+        """Start combining ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
         Each run of ``sizes`` numbers is combined separately, like the gradient of one layer. The number of workers must
         be a power of two. The numbers after the last run are undefined.
         """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by the values of worker ``root``; shape and type must be the same on every worker."""
+        """Replace each tensor with the values of worker ``root``; shape and type must be the same on every worker."""
 
     def barrier(self) -> None:
-        """Wait until every worker is here."""
+        """Wait until every worker has reached this call."""
 
     def close(self) -> None:
         """Leave the group."""

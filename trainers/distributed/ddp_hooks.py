@@ -5,10 +5,10 @@
     model.register_comm_hook(HookState.torus(), torus_hook)
     model.register_comm_hook(HookState.hierarchical(local_size=4), hierarchical_hook)
 
-Each hook returns the mean over the workers; the argument ``compression=torch.float16`` makes the torus and the
-hierarchical all-reduce communicate in 16 bits. Gradients are divided before the cast, so a sum cannot overflow where
-the mean does not. Create states on every worker, after ``init_process_group``. DDP inspects a hook's annotations, so
-this file does not postpone their evaluation.
+Each hook returns the mean over the workers. With ``compression=torch.float16``, the torus and the hierarchical
+all-reduce communicate in 16 bits. Gradients are divided before the cast, so a sum cannot overflow unless the mean does.
+Create states on every worker, after ``init_process_group``. DDP inspects a hook's annotations, so this file does not
+postpone their evaluation.
 """
 
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ class HookState:
 
     @classmethod
     def torus(cls, row: int | None = None, *, compression: torch.dtype | None = None) -> Self:
-        """Return a state for :func:`torus_hook`: rows of ``row`` workers, by default as square as possible."""
+        """Return a state for :func:`torus_hook` with ``row`` workers per row, by default as square as possible."""
         return cls._of("torus", row, compression)
 
     @classmethod
     def hierarchical(
         cls, local_size: int | None = None, *, compression: torch.dtype | None = None
     ) -> Self:
-        """Return a state for :func:`hierarchical_hook`: ``local_size`` workers per node, by default torchrun's."""
+        """Return a state for :func:`hierarchical_hook` with ``local_size`` workers per node, by default torchrun's."""
         return cls._of("hierarchical", local_size, compression)
 
     @classmethod
@@ -56,7 +56,7 @@ class HookState:
 
 
 def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
-    """Return the mean by the backend's own all-reduce, in fp16 (or ``state.compression``)."""
+    """Return the mean computed by the backend's own all-reduce in fp16 (or ``state.compression``)."""
     buffer = bucket.buffer()
     narrow = _share(buffer, state.compression or torch.float16)
     future = dist.all_reduce(narrow, async_op=True).get_future()
@@ -64,7 +64,7 @@ def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
 
 
 def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
-    """Return the mean by reduce-scatter along the row, all-reduce along the column, all-gather along the row.
+    """Return the mean, by reduce-scatter along the row, all-reduce along the column, and all-gather along the row.
 
     Raises ValueError for a state not made by :meth:`HookState.torus` or :meth:`HookState.hierarchical`.
     """

@@ -1,7 +1,7 @@
-"""A worker's device: which one it is, its fp32 precision, and the CPU cores next to it.
+"""Choose a worker's device, its fp32 precision, and the CPU cores closest to it.
 
-A worker uses the GPU whose index is its local rank. Two workers never share one: NCCL refuses that, and each would be
-half as fast. Importing this module does not import torch.
+A worker uses the GPU whose index is its local rank. Two workers never share a GPU: NCCL does not allow it, and each
+worker would be half as fast. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 DEVICES = ("auto", "cpu", "cuda")
-"""``auto`` is a GPU if PyTorch sees one, else the CPU."""
+"""The names of devices; ``auto`` is a GPU if PyTorch finds one, else the CPU."""
 
 DEVICE_VARIABLE = "HPO_DEVICE"
-"""Environment variable used in place of ``--device``; workers inherit it from ``hpo launch``."""
+"""The environment variable used if ``--device`` is not given; workers inherit it from ``hpo launch``."""
 
 COMPILE_VARIABLE = "HPO_COMPILE"
-"""Environment variable used in place of ``--compile``; see :mod:`trainers.loop.compiled`."""
+"""The environment variable used if ``--compile`` is not given; see :mod:`trainers.loop.compiled`."""
 
 SYSTEM_FILES = Path("/sys")
 
 
 def wanted_device(given: str | None = None) -> str:
-    """Return one of DEVICES: ``given``, or else the environment variable's value; raises :class:`DeviceError`."""
+    """Return one of DEVICES: ``given`` or else the environment variable; raise :class:`DeviceError` if unknown."""
     wanted = given or os.environ.get(DEVICE_VARIABLE) or "auto"
     if wanted not in DEVICES:
         raise DeviceError(f"there is no device {wanted!r}{nearest_or_all(wanted, DEVICES)}")
@@ -48,9 +48,9 @@ def gpu_count() -> int:
 def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto") -> torch.device:
     """Return the device of worker ``local_rank`` of ``local_size`` on this node; a GPU becomes the current device.
 
-    If there are several workers and this one sees only one GPU, it uses that GPU: the launcher has given each worker
-    its own, which :func:`claim_gpu` checks. Raises :class:`DeviceError` if there are more workers than GPUs, or no GPU
-    was found.
+    If there are several workers and this one sees only one GPU, it uses that GPU, on the assumption that the launcher
+    has given each worker its own; :func:`claim_gpu` checks this. Raises :class:`DeviceError` if there are more workers
+    than GPUs, or if no GPU is found.
     """
     import torch
 
@@ -72,7 +72,7 @@ def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto"
 
 
 def claim_gpu(store: Store, device: torch.device, rank: int) -> None:
-    """Claim the GPU in the workers' common store; raises :class:`DeviceError` if another worker already has it."""
+    """Claim the GPU in the workers' common store; raise :class:`DeviceError` if another worker already has it."""
     if device.type != "cuda":
         return
     first: bytes = store.compare_set(f"gpu/{_identity(device)}", "", str(rank))
@@ -87,10 +87,10 @@ def claim_gpu(store: Store, device: torch.device, rank: int) -> None:
 
 
 def configure_gpu(device: torch.device, precision: str) -> None:
-    """Set how a GPU computes from now on: fp32 matrix products and convolutions use TF32 only for ``tf32``.
+    """Configure a GPU: fp32 matrix products and convolutions use TF32 only if ``precision`` is ``tf32``.
 
     PyTorch's own default is TF32 in convolutions and fp32 in products. cuDNN benchmarks its algorithms for each input
-    shape, unless ``torch.use_deterministic_algorithms`` is on. On a CPU this does nothing.
+    shape, unless ``torch.use_deterministic_algorithms`` is on. On a CPU this function does nothing.
     """
     import torch
 
@@ -106,7 +106,7 @@ def configure_gpu(device: torch.device, precision: str) -> None:
 def pin_near_gpu(device: torch.device, local_rank: int, local_size: int) -> int | None:
     """Pin this process to its share of the cores of its GPU's NUMA node; return the number of cores.
 
-    Return None and change nothing if the node is not reported, a launcher has chosen cores, or there is no GPU.
+    If the NUMA node is unknown, a launcher has chosen the cores, or there is no GPU, change nothing and return None.
     """
     if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
         return None
@@ -121,12 +121,12 @@ def pin_near_gpu(device: torch.device, local_rank: int, local_size: int) -> int 
 def cores_near(
     address: str, addresses: list[str], local_rank: int, files: Path | None = None
 ) -> set[int]:
-    """Return this worker's share of the cores of the NUMA node of the GPU at a PCI address.
+    """Return this worker's share of the cores in the NUMA node of the GPU at a PCI address.
 
-    The workers of one node share its cores. ``addresses`` are the PCI addresses of the GPUs of the node's workers, in
-    the workers' order; ``files`` is where Linux exposes its devices (SYSTEM_FILES if None). The result is empty if the
-    node is unknown, or the process is already restricted to some cores. Both hardware threads of a core go to the same
-    worker.
+    The workers in one NUMA node share its cores. ``addresses`` are the PCI addresses of this node's GPUs, in worker
+    order; ``files`` is where Linux exposes its devices (SYSTEM_FILES if None). The result is empty if the
+    NUMA node is unknown or the process is already restricted to some cores. Both hardware threads of a core go to the
+    same worker.
     """
     files = files or SYSTEM_FILES
     nodes = {each: _numa_node(each, files) for each in {address, *addresses}}
@@ -157,13 +157,13 @@ def _pci_address(index: int) -> str:
     import torch
 
     found: Any = torch.cuda.get_device_properties(index)
-    if not hasattr(found, "pci_bus_id"):  # an older PyTorch: then no NUMA node is found
+    if not hasattr(found, "pci_bus_id"):  # an older PyTorch, with which no NUMA node is found
         return ""
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 
 def _numa_node(address: str, files: Path) -> int | None:
-    """Return the NUMA node's number; None if the system does not report it (Linux says -1 on single-node machines)."""
+    """Return the NUMA node's number; None if it is not reported (Linux reports -1 on single-node machines)."""
     try:
         number = int((files / f"bus/pci/devices/{address}/numa_node").read_text())
     except (OSError, ValueError):
@@ -172,7 +172,7 @@ def _numa_node(address: str, files: Path) -> int | None:
 
 
 def _listed(file: Path) -> set[int]:
-    """Return the numbers of a list such as ``0-3,8-11`` in a file; the empty set if there is no such file."""
+    """Return the numbers in a file that holds a list such as ``0-3,8-11``; an empty set if there is no such file."""
     try:
         parts = file.read_text().strip().split(",")
     except OSError:

@@ -1,4 +1,4 @@
-"""One flat bucket of gradients: filled, sent, and read back."""
+"""A flat bucket of gradients, which is filled, sent, and read back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainers.distributed.communicator import CollectiveWork, Communicator
 class GradientBucket:
     """Gradients that are sent together as one tensor of type ``travels_as``.
 
-    ``flat`` is padded with zeros to a multiple of the number of workers, so that any split over them is even.
+    ``flat`` is padded with zeros to a multiple of the number of workers, so that it splits evenly over them.
     """
 
     parameters: list[Parameter]
@@ -48,7 +48,7 @@ class GradientBucket:
         return replace(self, flat=flat, views=views)
 
     def start(self, communicator: Communicator, *, adasum: bool) -> None:
-        """Copy the current gradients in and send them."""
+        """Copy the current gradients into the bucket and send it."""
         self.divided = not adasum and self.travels_as in (torch.float16, torch.bfloat16)
         self._fill(1 / self.workers if self.divided else 1.0)
         self.work = (
@@ -67,7 +67,7 @@ class GradientBucket:
                 self.flat.div_(self.workers)
 
     def store(self) -> None:
-        """Copy the reduced gradients to their parameters."""
+        """Copy the reduced gradients to the ``grad`` of their parameters."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
@@ -75,7 +75,7 @@ class GradientBucket:
         torch._foreach_copy_(gradients, self.views)
 
     def reduced(self) -> Iterator[tuple[Parameter, Tensor]]:
-        """Yield each parameter with its reduced gradient, of the parameter's shape and type."""
+        """Yield each parameter with its reduced gradient, which has the parameter's shape and type."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             yield parameter, view.to(parameter.dtype)
 
@@ -99,14 +99,14 @@ class GradientBucket:
 
 
 def _as(part: Tensor, parameter: Parameter) -> Tensor:
-    """View ``part`` in the parameter's memory layout, most likely its gradient's too, so that copies are contiguous."""
+    """View ``part`` in the parameter's memory layout, which its gradient probably shares, so copies are contiguous."""
     return part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())
 
 
 def gradient_buckets(
     parameters: Sequence[Parameter], bucket_bytes: int, workers: int, travels_as: torch.dtype | None
 ) -> list[GradientBucket]:
-    """Group the parameters in reverse order into buckets of one type and device, with no memory allocated yet."""
+    """Group the parameters in reverse order into buckets of one type and device, without allocating memory yet."""
     devices = list(dict.fromkeys(parameter.device for parameter in parameters))
     split = [
         [parameter for parameter in reversed(parameters) if parameter.device == device]

@@ -37,14 +37,14 @@ _FLAGS = {
 
 
 _LONGEST_HOST = 300
-"""Bytes for a port and a host name of at most 253 bytes."""
+"""The number of bytes for a port and a host name of at most 253 bytes."""
 
 
 class HorovodCommunicator(BucketedCommunicator):
     """A communicator over Horovod (Sergeev and Del Balso, arXiv:1802.05799).
 
-    ``fusion_megabytes`` is how much Horovod fuses into one operation and ``cycle_milliseconds`` how long it waits for
-    more; the defaults are the settings of horovodrun, or Horovod's 128 MB and 1 ms. The torus and hierarchical
+    ``fusion_megabytes`` is how much Horovod fuses into one operation and ``cycle_milliseconds`` is how long it waits
+    for more; the defaults are the settings of horovodrun, or Horovod's 128 MB and 1 ms. The torus and hierarchical
     all-reduces are Horovod's own, with NCCL between GPUs.
     """
 
@@ -83,7 +83,7 @@ class HorovodCommunicator(BucketedCommunicator):
             self._monitor = _monitor(self._hvd, timeout_seconds, self.device)
 
     def start_sum_(self, flat: Tensor) -> CollectiveWork:
-        """Begin to replace ``flat`` by its sum over the workers."""
+        """Start replacing ``flat`` with its sum over the workers."""
         self._begin()
         if flat.dtype == torch.bfloat16:  # Horovod 0.28.1 has no bfloat16 for PyTorch
             return self._background.start(self._guarded(self._sum_of_bfloat16_), flat)
@@ -92,7 +92,7 @@ class HorovodCommunicator(BucketedCommunicator):
         )
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
-        """Begin to combine ``flat`` over the workers by Adasum."""
+        """Start combining ``flat`` over the workers by Adasum."""
         self._begin()
         exchange = _HorovodExchange(self._hvd, self._wait)
         return self._background.start(
@@ -153,10 +153,10 @@ class HorovodCommunicator(BucketedCommunicator):
         )
 
     def _wait(self, handle: int) -> Any:
-        """Return the result of an operation, unless a survivor reports a lost worker, or the timeout passes.
+        """Return the result of an operation; raise if a survivor reports a lost worker or the timeout passes.
 
         Even with its stall check and shutdown on, Horovod 0.28.1 waited forever for a worker that was alive but did not
-        join. Its own wait also polls once per millisecond.
+        join in. Horovod's own wait also polls once per millisecond.
         """
         deadline = time.monotonic() + self._timeout_seconds
         while not self._hvd.poll(handle):
@@ -195,7 +195,7 @@ class _HorovodWork:
 
 
 class _Names:
-    """Numbers for running operations: the workers match operations by name, and Horovod caches by name."""
+    """Numbers that name the running operations: workers match operations by name, and Horovod caches by name."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -212,7 +212,7 @@ class _Names:
 
 
 class _HorovodExchange:
-    """Adasum and sums of bfloat16; called only from the background thread, so names can be reused."""
+    """The exchange for Adasum and bfloat16 sums; only the background thread calls it, so names can be reused."""
 
     def __init__(self, hvd: Any, wait: Callable[[int], Any]) -> None:
         self._hvd, self._wait = hvd, wait
@@ -245,16 +245,14 @@ class _HorovodExchange:
 
 
 def _bits(flat: Tensor) -> Tensor:
-    """Return the tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not support for PyTorch, is
-    viewed as integers.
-    """
+    """View bfloat16, which Horovod 0.28.1 does not support for PyTorch, as integers; return other tensors unchanged."""
     return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
 
 
 def check_carries(hvd: Any, device: torch.device) -> None:
     """Raise :class:`CommunicationError` if this build of Horovod cannot sum tensors on the device.
 
-    Gloo handles main memory only; GPU tensors need NCCL, or an MPI that was built for CUDA.
+    Gloo handles only main memory; GPU tensors need NCCL, or MPI built with CUDA support.
     """
     if device.type != "cuda" or hvd.nccl_built() or (hvd.mpi_built() and hvd.cuda_built()):
         return
@@ -266,7 +264,7 @@ def check_carries(hvd: Any, device: torch.device) -> None:
 
 
 def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> HeartbeatMonitor | None:
-    """Create the monitor over a store held by worker 0; None if a worker cannot reach it."""
+    """Create the monitor over a store held by worker 0; return None if a worker cannot reach the store."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, server = os.environ.get("HOROVOD_HOSTNAME", socket.gethostname()), None

@@ -1,7 +1,7 @@
-"""torch.distributed stores that listen on one network interface only; ``TCPStore`` listens on all by default.
+"""Open torch.distributed stores that listen on only one network interface; by default ``TCPStore`` listens on all.
 
 A store accepts writes from anybody who can reach it. It therefore listens only where the job's own workers connect: on
-the loopback interface for workers on one machine, on the job's network for several machines.
+the loopback interface for workers on one machine, and on the job's network for several machines.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 ELSEWHERE = (
     "192.0.2.1",
     9,
-)  # RFC 5737: an unassigned address, to ask which interface leads out
+)  # RFC 5737: an unassigned address, used to find the outward interface
 BACKLOG = 4096
 _served: dict[tuple[str, int], TCPStore] = {}
 
 
 def serve_tcp_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
-    """Open a store at ``port`` (0: any free port) on the interface with the address of ``host``, a name of this
-    machine. Raises OSError if ``host`` is not a name of this machine, or if the port is taken.
+    """Open a store at ``port`` (0: any free port) on the interface with the address of ``host``.
+
+    Raises OSError if ``host`` is not a name of this machine, or if the port is taken.
     """
     address = network_address_of(host)
     if (address, port) in _served:
@@ -52,8 +53,8 @@ def serve_tcp_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
 def network_address_of(host: str) -> str:
     """Return the numeric network address of ``host``.
 
-    A name of this machine that resolves to the loopback interface, as Debian's ``127.0.1.1`` does, is of no use to
-    other machines: in that case, return the address of the interface that leads out of the machine, if there is one.
+    Other machines cannot use a name of this machine that resolves to the loopback interface, as with Debian's
+    ``127.0.1.1``. In that case, return the address of the interface that leads out of the machine, if there is one.
     ``localhost`` and the addresses 127.0.0.0/8 themselves are taken literally.
     """
     found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -63,7 +64,7 @@ def network_address_of(host: str) -> str:
 
 
 def outward_address() -> str | None:
-    """Return the address of the interface that leads out of this machine, or None. Nothing is sent."""
+    """Return the address of the interface that leads out of this machine, or None, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(ELSEWHERE)

@@ -1,9 +1,9 @@
-"""Monitor: find out which worker died or hangs, so that every survivor's error names it.
+"""Find out which worker died or hangs, so that every survivor's error names that worker.
 
-Each worker writes a heartbeat to a small shared store, with the number of collective operations that it has begun. When
-an operation fails, a survivor watches the heartbeats for a while: a worker that sends no new one is gone; one that
-still sends them but has begun fewer operations hangs elsewhere. The first finding is left in the store and becomes the
-error message of every survivor. On their own, Gloo and Horovod give an address at best.
+Each worker writes a heartbeat to a small shared store, with the number of collective operations that it has started.
+When an operation fails, a survivor watches the heartbeats for a while. A worker that sends no new heartbeat is gone; a
+worker that still sends heartbeats but has started fewer operations hangs elsewhere. The first finding stays in the
+store and becomes the error message of every survivor. Gloo and Horovod by themselves report an address at best.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainers.errors import CommunicationError
 
 _FINDING = "finding"
 _WATCHED_BEATS = 4
-_opened = itertools.count()  # a process may join, leave and join again; all workers count alike
+_opened = itertools.count()  # a process may leave and rejoin; all workers count alike
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Beat:
 
 
 class HeartbeatMonitor:
-    """One worker's heartbeat, and its view of the other workers'.
+    """The heartbeat of one worker, which also watches the heartbeats of the other workers.
 
     All workers must reach ``store``; ``beat_seconds`` is the time between heartbeats; ``holder`` names the process
     that serves the store, so that its loss can be reported too.
@@ -76,7 +76,7 @@ class HeartbeatMonitor:
             raise CommunicationError(f"a worker is gone or silent: {self._finding}")
 
     def lost(self, error: BaseException) -> CommunicationError:
-        """Return the error to raise for a failed operation; takes at most a few heartbeats."""
+        """Return the error to raise for a failed operation; this takes at most a few heartbeats."""
         finding = self._finding or self._share(self._find())
         self._finding = finding
         with suppress(RuntimeError):
@@ -135,7 +135,7 @@ class HeartbeatMonitor:
         return found
 
     def _share(self, finding: str) -> str:
-        """Record the finding for the others; the first one stands."""
+        """Record the finding for the other workers; the first recorded finding stands."""
         try:
             first: bytes = self._store.compare_set(_FINDING, "", finding)
         except RuntimeError:
@@ -143,7 +143,7 @@ class HeartbeatMonitor:
         return first.decode()
 
     def _await_readers(self) -> None:
-        """Keep the store up, if this worker holds it, until the survivors have read the finding, or for a few
+        """If this worker holds the store, keep it open until the survivors have read the finding, or for a few
         heartbeats.
         """
         if not self._holds_store:
@@ -163,7 +163,7 @@ def heartbeat_seconds(timeout_seconds: float) -> float:
 
 
 def lost_worker_finding_seconds(timeout_seconds: float) -> float:
-    """Return the part of the timeout to reserve for finding the lost worker, in seconds."""
+    """Return the part of the timeout, in seconds, to reserve for finding the lost worker."""
     return _WATCHED_BEATS * heartbeat_seconds(timeout_seconds)
 
 
@@ -194,7 +194,7 @@ def open_worker_store(host: str, port: int, rank: int, size: int, timeout_second
 
 
 def open_worker_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
-    """Do the same as :func:`open_worker_store`, over a file that all workers of this machine see."""
+    """Do the same as :func:`open_worker_store`, but with a file that all workers on this machine can access."""
     store = FileStore(path, size)
     store.set_timeout(timedelta(seconds=timeout_seconds))
     return rendezvous_store(
@@ -212,6 +212,6 @@ def _workers(ranks: list[int]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return gloo's message without its source location and advice."""
+    """Return Gloo's message without its source location and advice."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line).split(". This is typically")[0]

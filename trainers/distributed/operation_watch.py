@@ -1,10 +1,10 @@
 """End a worker whose collective operations on a GPU never complete, and name the lost worker.
 
-Waiting for an NCCL operation only makes the GPU wait: the host goes on, and blocks where it next reads a number from
-the GPU, in a call that no exception can interrupt. So a thread checks whether the awaited operations complete; if one
-does not within the timeout, the thread finds the lost worker (:class:`~trainers.distributed.monitor.HeartbeatMonitor`),
-reports it on standard error as :mod:`trainers.command` would, and ends the process. NCCL's own watchdog, which does not
-name the worker, gets a longer timeout.
+Waiting for an NCCL operation only makes the GPU wait. The host continues, and blocks when it next reads a number from
+the GPU, in a call that no exception can interrupt. Therefore a thread checks whether the awaited operations complete.
+If one does not complete within the timeout, the thread finds the lost worker
+(:class:`~trainers.distributed.monitor.HeartbeatMonitor`), reports it on standard error as :mod:`trainers.command`
+would, and ends the process. NCCL's own watchdog, which does not name the worker, gets a longer timeout.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ LOST_STATUS = 2
 
 
 class WaitedFor(Protocol):
-    """A torch.distributed operation being waited for."""
+    """A torch.distributed operation that the worker is waiting for."""
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended, successfully or not."""
 
     def wait(self) -> object:
-        """Raise RuntimeError if it failed."""
+        """Wait for the operation; raise RuntimeError if it failed."""
 
 
 class OperationWatch:
-    """Checks the oldest operation every ``look_seconds``; one that exceeds ``timeout_seconds`` counts as lost.
+    """Checks the oldest operation every ``look_seconds``; it counts as lost if it takes more than ``timeout_seconds``.
 
-    ``find`` makes the error that names the lost worker, ``check`` raises if a survivor has already found it, and
-    ``end`` is called with the error from the watching thread.
+    ``find`` creates the error that names the lost worker, ``check`` raises if a survivor has already found it, and
+    the watching thread calls ``end`` with the error.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class OperationWatch:
         self._thread.start()
 
     def add(self, operation: WaitedFor) -> None:
-        """Watch one more operation, which has just begun."""
+        """Watch one more operation, which has just started."""
         with self._lock:
             self._pending.append((time.monotonic(), operation))
 

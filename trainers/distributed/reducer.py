@@ -2,8 +2,8 @@
 
 Gradients are sent in flat buckets of about 25 MB, in reverse order of the parameters, which is about the order in which
 backpropagation finishes them. The order is static: a bucket is sent when its gradients are ready and every bucket
-before it has been sent, so all workers start the same operations in the same order without negotiation (Yamazaki et
-al., arXiv:1903.12650; PyTorch's DDP does likewise, Li et al., arXiv:2006.15704).
+before it has been sent. All workers therefore start the same operations in the same order without negotiation (Yamazaki
+et al., arXiv:1903.12650), as in PyTorch's DDP (Li et al., arXiv:2006.15704).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class PendingReduction(Protocol):
 
 
 class GradientReducer:
-    """Reduces ``parameter.grad`` over the workers; a parameter without a gradient counts as zeros.
+    """Reduces ``parameter.grad`` over the workers; a missing gradient counts as zeros.
 
-    ``compression`` is the data type of the communication: with fp16 or bf16, gradients are divided by the number of
-    workers before they are cast and summed, so that the sum cannot overflow where the mean does not (fp16 gradients as
-    in Akiba et al., arXiv:1711.04325, and Mikami et al., arXiv:1811.05233). ``reduction`` is the mean, or Adasum
-    (Maleki et al., arXiv:2006.02924), which needs a power-of-two number of workers.
+    ``compression`` is the data type of the communication. With fp16 or bf16, gradients are divided by the number of
+    workers before they are cast and summed, so that the sum cannot overflow unless the mean does (fp16 gradients as in
+    Akiba et al., arXiv:1711.04325, and Mikami et al., arXiv:1811.05233). ``reduction`` is the mean, or Adasum (Maleki
+    et al., arXiv:2006.02924), which needs a power-of-two number of workers.
 
     Call either ``arm()`` before the last backward pass of an update and ``finish()`` after it, or ``finish()`` alone,
     or ``start()`` and then ``wait()`` on its result. All workers must make the same calls in the same order.
@@ -64,7 +64,7 @@ class GradientReducer:
         )
         self._buckets: list[
             GradientBucket
-        ] = []  # their memory is allocated when the first gradient is sent
+        ] = []  # memory is allocated when the first gradient is sent
         self._bucket_of = {
             parameter: at
             for at, bucket in enumerate(self._layout)
@@ -76,9 +76,9 @@ class GradientReducer:
         self._left = 0
 
     def arm(self) -> None:
-        """Send each bucket as soon as its gradients are ready, from now on; call this before the last backward pass.
+        """Start sending each bucket as soon as its gradients are ready; call this before the last backward pass.
 
-        Raises :class:`CommunicationError` if it is already armed.
+        Raises :class:`CommunicationError` if the reducer is already armed.
         """
         if self._communicator.size == 1:
             return
@@ -105,7 +105,7 @@ class GradientReducer:
             bucket.store()
 
     def start(self) -> PendingReduction:
-        """Copy the current gradients and reduce them while the caller goes on computing.
+        """Copy the current gradients and reduce them while the caller continues to compute.
 
         Raises :class:`CommunicationError` if the reducer is armed.
         """
@@ -144,7 +144,7 @@ class GradientReducer:
         if parameter not in missing:
             raise CommunicationError(
                 "a gradient changed after it was ready to send; call arm() before the last "
-                "backward of an update"
+                "backward pass of an update"
             )
         missing.discard(parameter)
         while self._left < len(self._missing) and not self._missing[self._left]:

@@ -1,8 +1,8 @@
-"""Rendezvous: the workers of one start find each other in a store that still holds entries of earlier starts.
+"""Rendezvous of the workers of one start in a store that may still hold entries from earlier starts.
 
-torchrun's agents keep their store over restarts, and the restart count that each agent gives its workers differs
-between nodes: it counts failures of the node's own workers. So the workers agree on a name for this start. Each writes
-a freshly drawn number; worker 0 answers each number, and a worker whose own number was answered has joined.
+torchrun's agents keep their store across restarts. The restart count that each agent gives its workers differs between
+nodes, because it counts failures of the node's own workers. The workers therefore agree on a name for this start: each
+writes a new random number, worker 0 answers each number, and a worker has joined once its own number is answered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.01
 
 
 def rendezvous_store(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
-    """Return a part of ``store`` for this start only, once every worker has joined.
+    """Return a part of ``store`` that only this start uses, once every worker has joined.
 
     Raises :class:`CommunicationError` naming the workers that did not join.
     """
@@ -31,7 +31,7 @@ def rendezvous_store(store: Store, rank: int, size: int, timeout_seconds: float)
     own = PrefixStore(name, store)
     own.set(f"here/{rank}", "")
     everyone = [f"here/{other}" for other in range(size)]
-    while not own.check(["complete"]):  # a single key, as thousands of workers poll it
+    while not own.check(["complete"]):  # a single key, because thousands of workers may poll it
         if time.monotonic() >= deadline:
             raise _did_not_come(
                 [other for other, key in enumerate(everyone) if not own.check([key])],
@@ -47,7 +47,7 @@ def rendezvous_store(store: Store, rank: int, size: int, timeout_seconds: float)
 
 
 def _name_of_start(store: Store, rank: int, number: str, deadline: float) -> str | None:
-    """Return the name of this start, from worker 0's answer to ``number``; None if no answer arrives."""
+    """Return the name of this start from worker 0's answer to ``number``; None if no answer arrives."""
     key = f"answer/{rank}"
     while time.monotonic() < deadline:
         if store.check([key]):

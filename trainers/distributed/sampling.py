@@ -1,10 +1,9 @@
 """The assignment of samples to updates, worker by worker and micro batch by micro batch.
 
-The stream of samples is the concatenation of one permutation of the data set per epoch. Global batch k
-takes the next B samples of the stream, so a batch may straddle epochs, no sample is dropped, and B may
-exceed the data set. Worker r takes the r-th contiguous chunk of the batch, and accumulation cuts the chunk
-into micro batches of whole normalization groups. Which samples share a normalization group is therefore the
-same on any number of workers.
+The stream of samples concatenates one permutation of the data set per epoch. Each global batch takes the next B samples
+of the stream, so a batch may straddle epochs, no sample is dropped, and B may exceed the data set. Worker r takes the
+r-th contiguous part of the batch, and accumulation cuts this part into micro batches of whole normalization groups. The
+same samples therefore share a normalization group on any number of workers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from trainers.numerics.random_numbers import mixed_seed
 
 
 class SampleStream:
-    """The endless stream of (index, epoch) pairs of one seed."""
+    """The endless stream of (index, epoch) pairs for one seed."""
 
     def __init__(self, train_samples: int, seed: int) -> None:
         self.train_samples = train_samples
@@ -54,7 +53,7 @@ class SampleStream:
 
 @dataclass(frozen=True)
 class MicroBatchCut:
-    """One micro batch: ``count`` samples from stream position ``first`` on, and whether it ends a chunk."""
+    """One micro batch: ``count`` samples starting at stream position ``first``, and whether it ends a chunk."""
 
     first: int
     count: int
@@ -63,9 +62,9 @@ class MicroBatchCut:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How a global batch is cut into workers' parts, chunks and micro batches; all sizes are in samples.
+    """The division of a global batch into workers' parts, chunks and micro batches; all sizes are in samples.
 
-    A chunk is the part of a batch whose gradient is measured on its own (``noise_scale``): some micro batches of one
+    A chunk is a part of the batch whose gradient is measured separately (``noise_scale``): some micro batches of one
     worker, or the whole local batch if nothing is measured. No micro batch crosses the end of a chunk.
     """
 
@@ -76,7 +75,7 @@ class BatchLayout:
 
     @property
     def micro_batches(self) -> int:
-        """The number of forward passes per update and worker."""
+        """The number of forward passes per worker in each update."""
         whole, rest = divmod(self.local_batch_size, self.chunk_size)
         return whole * -(-self.chunk_size // self.micro_batch_size) + -(
             -rest // self.micro_batch_size
@@ -84,7 +83,7 @@ class BatchLayout:
 
     @property
     def chunks(self) -> int:
-        """The number of chunks per update over all workers."""
+        """The number of chunks in each update, over all workers."""
         workers = self.global_batch_size // self.local_batch_size
         return workers * -(-self.local_batch_size // self.chunk_size)
 
@@ -110,9 +109,9 @@ class BatchLayout:
 def batch_layout(
     global_batch_size: int, workers: int, group: int, largest_micro_batch: int
 ) -> BatchLayout:
-    """Return the layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm), in samples.
+    """Return the layout for ``workers``; ``group`` is the normalization batch size in samples (1: no batch norm).
 
-    Raises :class:`JobError` if a worker's part is not a whole number of groups, or a micro batch is smaller than a
+    Raises :class:`JobError` if a worker's part is not a whole number of groups, or if a micro batch is smaller than a
     group.
     """
     if global_batch_size % (workers * group) != 0:
@@ -136,7 +135,7 @@ def _indivisible(global_batch_size: int, workers: int, group: int) -> str:
     if group == 1:
         return (
             f"the number of workers must divide global_batch_size, but got {workers} workers and "
-            f"global_batch_size {global_batch_size}; the nearest that fit are {valid}"
+            f"global_batch_size {global_batch_size}; the nearest valid sizes are {valid}"
         )
     return (
         "normalization_batch_size must divide the local batch size, but got normalization_batch_size "

@@ -1,4 +1,4 @@
-"""One process: every collective operation is the identity."""
+"""The communicator of a single process, for which every collective operation is the identity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DONE = _Done()
 
 
 class SingleProcessCommunicator:
-    """A group of one worker."""
+    """The communicator of a group with one worker."""
 
     rank = 0
     size = 1
@@ -29,13 +29,13 @@ class SingleProcessCommunicator:
         self.device = device or choose_device(wanted=wanted_device())
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: the mean over one worker is its own tensor."""
+        """Do nothing: the mean over one worker is that worker's own tensor."""
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: the sum over one worker is its own tensor."""
+        """Do nothing: the sum over one worker is that worker's own tensor."""
 
     def start_sum_(self, flat: Tensor) -> CollectiveWork:  # noqa: ARG002
-        """Return a finished operation: the sum over one worker is its own tensor."""
+        """Return a finished operation: the sum over one worker is that worker's own tensor."""
         return _DONE
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:  # noqa: ARG002
@@ -43,7 +43,7 @@ class SingleProcessCommunicator:
         return _DONE
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Do nothing: the only worker has the tensors already."""
+        """Do nothing: the only worker already has the tensors."""
 
     def barrier(self) -> None:
         """Return at once: there is nobody to wait for."""

@@ -1,4 +1,4 @@
-"""Workers started by torchrun: gloo between CPUs, NCCL between GPUs, in flat buckets of 25 MB."""
+"""The communicator of workers started by torchrun: Gloo for CPUs, NCCL for GPUs, in flat buckets of 25 MB."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ class TorchCommunicator(BucketedCommunicator):
             )
 
     def start_sum_(self, flat: Tensor) -> CollectiveWork:
-        """Begin to replace ``flat`` by its sum over the workers."""
+        """Start replacing ``flat`` with its sum over the workers."""
         if self._composite is not None:
             return self._background.start(self._guarded(self._composite), flat)
         return self._begin(lambda: dist.all_reduce(flat, async_op=True))
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
-        """Begin to combine ``flat`` over the workers by Adasum."""
+        """Start combining ``flat`` over the workers by Adasum."""
         with self._peer_errors():
             if (
                 self._exchange is None
-            ):  # a separate group, as the main thread's operations go on meanwhile
+            ):  # a separate group, as the main thread's operations continue meanwhile
                 self._exchange = _TorchExchange(self)
         return self._background.start(
             self._guarded(partial(adasum_, sizes=list(sizes), exchange=self._exchange)), flat
@@ -122,7 +122,7 @@ class TorchCommunicator(BucketedCommunicator):
             holds_store=self.rank == 0 and not (file or store_held_by_agent()),
         )
         on_gpu = self.device.type == "cuda"
-        finding = lost_worker_finding_seconds(timeout_seconds)  # NCCL's watchdog comes after ours
+        finding = lost_worker_finding_seconds(timeout_seconds)  # NCCL's watchdog acts after ours
         longest = timedelta(seconds=timeout_seconds + (finding if on_gpu else -finding))
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         try:
@@ -215,7 +215,7 @@ class _TorchExchange:
 
 
 def _place() -> tuple[int, int]:
-    """Return this worker's rank and the number of workers, as torchrun provides them."""
+    """Return this worker's rank and the number of workers, which torchrun provides."""
     needed = ["RANK", "WORLD_SIZE"]
     if STORE_FILE not in os.environ:
         needed += ["MASTER_ADDR", "MASTER_PORT"]

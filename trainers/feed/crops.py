@@ -3,8 +3,8 @@
 The random crop follows Szegedy et al. (arXiv:1409.4842, section 6) and Goyal et al. (arXiv:1706.02677), with
 torchvision's procedure (``RandomResizedCrop.get_params``): the area is uniform between 8 % and 100 % of the image's
 area, and the logarithm of the aspect ratio is uniform between log 3/4 and log 4/3. A crop that does not fit in the
-image is drawn again, up to ten times; after that, the largest centred crop whose aspect ratio is within the limits is
-taken.
+image is drawn again, up to ten times; after that, the largest centred crop with an aspect ratio within the limits is
+used.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from trainers.feed.decoders import REDUCTIONS, ImageDecoder, Pixels
 TRIES = 10
 LEAST_AREA, LEAST_ASPECT, LARGEST_ASPECT = 0.08, 3 / 4, 4 / 3
 UNIFORMS = 2 * TRIES + 2
-"""How many uniform numbers one crop needs: area and aspect ratio for each try, then the position (down, right)."""
+"""The number of uniform numbers per crop: area and aspect ratio for each attempt, then the position (down, right)."""
 
 CENTRE_SHARE = 224 / 256
-"""The share of the shorter side that is evaluated: the central 224 pixels of an image scaled to 256 (Goyal et al.,
-section 5.1).
+"""The share of the shorter side that is used in evaluation: the central 224 pixels of an image scaled to 256 (Goyal et
+al., section 5.1).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCrop:
-    """A part of an image, in whole pixels."""
+    """A rectangular part of an image, in whole pixels."""
 
     left: int
     top: int
@@ -65,12 +65,12 @@ def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> ImageCr
 
 
 def largest_reduction(crop: ImageCrop, size: int) -> int:
-    """Return the largest reduction of the image during decoding that keeps at least ``size`` pixels a side in the crop.
+    """Return the largest reduction during decoding that keeps at least ``size`` pixels per side of the crop.
 
-    A smaller crop would have to be enlarged again, and would be blurred; the remaining reduction uses a filter.
+    A smaller crop would have to be enlarged again and would be blurred; the remaining reduction uses a filter.
     """
     shorter = min(crop.width, crop.height)
-    # rounding to whole pixels of the reduced image may lose one of them
+    # rounding to whole pixels of the reduced image may lose one pixel
     return next((each for each in REDUCTIONS if shorter >= each * (size + 1)), 1)
 
 
@@ -79,7 +79,7 @@ def decode_crop(
 ) -> torch.Tensor:
     """Return the crop of an encoded image of ``image_size`` (width, height), scaled to ``(1, 3, size, size)`` uint8.
 
-    Scaling is bilinear with a filter as wide as the reduction (no aliasing), as in Pillow. Raises ValueError or
+    Scaling is bilinear, with a filter as wide as the reduction to avoid aliasing, as in Pillow. Raises ValueError or
     OSError if the content cannot be decoded.
     """
     width, height = image_size
@@ -105,7 +105,7 @@ def scaled_crop(pixels: Pixels, size: int) -> torch.Tensor:
 
 
 def _span(first: int, count: int, decoded: int, original: int) -> slice:
-    """Return the slice of ``decoded`` pixels that shows ``first`` to ``first + count`` of ``original`` pixels."""
+    """Return the slice of ``decoded`` pixels that covers ``first`` to ``first + count`` of ``original`` pixels."""
     if decoded == original:
         return slice(first, first + count)
     scale = decoded / original

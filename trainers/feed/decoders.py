@@ -1,8 +1,8 @@
-"""Image decoders behind one interface: libjpeg-turbo through simplejpeg if it is installed, else Pillow.
+"""Image decoders behind one interface: libjpeg-turbo through simplejpeg if it is installed, otherwise Pillow.
 
 Both decode JPEGs with libjpeg-turbo's accurate inverse DCT and smooth upsampling, so that their pixels are the same;
-simplejpeg writes them straight into an array, in about two thirds of the time, and stops below the rows that are
-needed. Pillow decodes the rest (PNG, CMYK, a damaged file).
+simplejpeg writes them directly to an array, in about two thirds of the time, and stops after the last row needed.
+Pillow decodes all other files (PNG, CMYK, damaged files).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trainers.errors import DataError
 from trainers.feed.jpeg_rows import first_jpeg_rows
 
 Pixels = NDArray[np.uint8]
-"""``(height, width, 3)``, red, green and blue."""
+"""The pixels of an image, ``(height, width, 3)``: red, green and blue."""
 
 REDUCTIONS = (8, 4, 2, 1)
-"""Divisors of an image's sides that libjpeg's decoder applies fast, as scalings of its DCT."""
+"""Divisors of an image's sides that libjpeg's decoder applies cheaply, by scaling the DCT."""
 
 
 class ImageDecoder(Protocol):
@@ -33,7 +33,7 @@ class ImageDecoder(Protocol):
     name: str
 
     def size(self, content: bytes) -> tuple[int, int]:
-        """Return width and height in pixels, from the file's header; raises ValueError or OSError."""
+        """Return the width and height in pixels from the file's header; raises ValueError or OSError."""
 
     def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
         """Return the image, its sides divided by ``reduction`` if the format allows; raises ValueError or OSError.
@@ -43,7 +43,7 @@ class ImageDecoder(Protocol):
 
 
 class PillowDecoder:
-    """Every format that Pillow reads."""
+    """Decodes every format that Pillow reads."""
 
     name = "pillow"
 
@@ -61,7 +61,7 @@ class PillowDecoder:
 
 
 class SimpleJpegDecoder:
-    """JPEGs through simplejpeg, which brings its own libjpeg-turbo and releases the GIL; else Pillow."""
+    """Decodes JPEGs with simplejpeg, which bundles libjpeg-turbo and releases the GIL, other formats with Pillow."""
 
     name = "simplejpeg"
 
@@ -81,14 +81,14 @@ class SimpleJpegDecoder:
         return int(width), int(height)
 
     def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
-        """Return the image; only JPEGs are reduced and end below ``rows``."""
+        """Return the image; only JPEGs are reduced and cut below ``rows``."""
         try:
             return self._decoded(content, reduction, rows)
         except ValueError:
             return self._others.pixels(content, reduction)
 
     def _decoded(self, content: bytes, reduction: int, rows: int | None) -> Pixels:
-        # two more rows after the reduction: the interpolation of colours needs one of them
+        # two more rows after the reduction: colour interpolation needs one of them
         upper = None if rows is None else first_jpeg_rows(content, rows + 2 * reduction)
         found = content if upper is None else upper
         least = {}
@@ -99,8 +99,8 @@ class SimpleJpegDecoder:
                 "min_width": -(-int(width) // reduction),
                 "min_factor": reduction,
             }
-        # in strict mode libjpeg's warning (more data than rows) is an error; damage inside an otherwise complete JPEG
-        # also only causes a warning and gives wrong pixels, as with Pillow
+        # strict mode would turn libjpeg's warning (more data than rows) into an error; damage inside an otherwise
+        # complete JPEG also causes only a warning and gives wrong pixels, as with Pillow
         decoded: Pixels = self._decode(found, strict=upper is None, **least)
         return decoded
 
@@ -109,13 +109,13 @@ _DECODERS: dict[str, Callable[[], ImageDecoder]] = {
     SimpleJpegDecoder.name: SimpleJpegDecoder,
     PillowDecoder.name: PillowDecoder,
 }
-"""From the fastest to the slowest."""
+"""The decoders, from the fastest to the slowest."""
 
 DECODERS = tuple(_DECODERS)
 
 
 def open_image_decoder(name: str | None = None) -> ImageDecoder:
-    """Return the decoder of this name, or the fastest installed one; raises :class:`~trainers.errors.DataError`."""
+    """Return the decoder ``name``, or the fastest one installed; raises :class:`~trainers.errors.DataError`."""
     if name is not None and name not in _DECODERS:
         raise DataError(f"there is no decoder {name!r}{nearest_or_all(str(name), DECODERS)}")
     for each in DECODERS if name is None else (name,):
@@ -129,7 +129,7 @@ def open_image_decoder(name: str | None = None) -> ImageDecoder:
 
 
 def read_image(file: Path) -> bytes:
-    """Return the content of a file; raises :class:`~trainers.errors.DataError`."""
+    """Return the content of a file; raises :class:`~trainers.errors.DataError` if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Batches on their way to an accelerator, copied from pinned memory in a separate stream.
+"""Copy batches to an accelerator from pinned memory in a separate stream.
 
-The thread that has prepared a batch begins its copy at once, while the accelerator still computes with the previous
-one; the computation waits, on the accelerator and not on the host, only for the copy that it needs next. With two or
-more batches ahead (``prefetched_batches``), one is copied while another is used.
+The thread that has prepared a batch starts its copy at once, while the accelerator still computes with the previous
+batch. The computation waits only for the copy that it needs next, on the accelerator rather than on the host. With two
+or more prefetched batches (``prefetched_batches``), one is copied while another is used.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ class SideStream(Protocol):
     """A stream of copies to an accelerator; an event marks its progress."""
 
     def copy(self, batch: Batch) -> Batch:
-        """Begin to copy the tensors of a batch, whose host memory is kept until the copies are done."""
+        """Start to copy the tensors of a batch, whose host memory is kept until the copies are done."""
 
     def mark(self) -> Any:
-        """Return an event that fires when the copies begun so far are done."""
+        """Return an event that completes when all copies started so far are done."""
 
     def await_on_device(self, event: Any, batch: Batch) -> None:
-        """Make later computation wait for the event, and keep the batch's memory from being reused before it."""
+        """Make later computation wait for the event, and prevent earlier reuse of the batch's memory."""
 
 
 class CudaStream:
-    """A :class:`SideStream` of one CUDA device."""
+    """A :class:`SideStream` for one CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(self, batch: Batch) -> Batch:
-        """Copy from pinned memory; tensors elsewhere are first moved there."""
+        """Copy a batch from pinned memory; other tensors are first moved to pinned memory."""
         with torch.cuda.stream(self._stream):
             return tree_map(self._copied, batch)
 
     def mark(self) -> Any:
-        """Return an event of the stream."""
+        """Return an event recorded in the stream."""
         return self._stream.record_event()
 
     def await_on_device(self, event: Any, batch: Batch) -> None:
@@ -64,7 +64,7 @@ class CudaStream:
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A batch whose copy has begun, or a batch prepared on the CPU, whose ``event`` is None."""
+    """A batch whose copy has started, or a batch prepared on the CPU, whose ``event`` is None."""
 
     batch: Batch
     event: Any = None
@@ -73,7 +73,7 @@ class SentBatch:
 class DeviceCopies:
     """Moves batches to a device, where ``prepare`` turns them into the model's input.
 
-    On the CPU there is nothing to copy, and the thread that has loaded a batch prepares it.
+    On the CPU there is nothing to copy, and the thread that loaded a batch also prepares it.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class DeviceCopies:
         self._stream = stream or (CudaStream(device) if device.type == "cuda" else None)
 
     def send(self, batch: Batch) -> SentBatch:
-        """Begin the copy; called by the thread that loaded the batch."""
+        """Start to copy a batch; called by the thread that loaded it."""
         if self._stream is None:
             return SentBatch(self._prepare(batch))
         copied = self._stream.copy(batch)
         return SentBatch(copied, self._stream.mark())
 
     def receive(self, sent: SentBatch) -> Batch:
-        """Return the batch on the device, prepared, for the calling thread's next computation."""
+        """Return the prepared batch on the device, for the calling thread's next computation."""
         if self._stream is None:
             return sent.batch
         self._stream.await_on_device(sent.event, sent.batch)

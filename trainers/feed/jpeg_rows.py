@@ -1,7 +1,7 @@
-"""The upper rows of a JPEG: a copy whose header says that the image ends after them, so that a decoder stops there.
+"""Cut a JPEG to its upper rows, in a copy whose header gives the reduced height, so that a decoder stops there.
 
 Most of the decoding time goes to the entropy-coded data, which can only be read from the start (ITU-T T.81,
-annex F). Rows below a crop need not be read, and the rows above come out identical to the bit.
+annex F). Rows below a crop need not be read, and the rows above are decoded bit-identically.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 def first_jpeg_rows(content: bytes, rows: int) -> bytearray | None:
     """Return the JPEG cut to the height ``rows``, or None if all of it has to be decoded.
 
-    All of it has to be decoded if it has no more rows, if it has several scans (as progressive JPEGs do, whose data
-    depend on the height), or if the file is truncated, so that the decoder reports it.
+    The whole image has to be decoded if it has no more rows, if it has several scans (as in progressive JPEGs, whose
+    data depend on the height), or if the file is truncated, so that the decoder reports the truncation.
 
-    A decoder of the result finds more data than rows, and libjpeg warns of that. Interpolated colours need one row more
-    than is used.
+    A decoder of the result finds more data than rows, about which libjpeg warns. Colour interpolation needs one row
+    more than is used.
     """
     if not content.startswith(_START) or not content.endswith(_END):
         return None

@@ -1,7 +1,7 @@
-"""A pool of threads in which the samples of a batch are decoded.
+"""A pool of threads that decode the samples of a batch.
 
-It uses threads rather than processes because the decoders release the interpreter lock, and a batch then needs no copy
-between processes. Results go to fixed places of the batch, so it does not matter which thread decodes which sample.
+The pool uses threads rather than processes because the decoders release the interpreter lock, and a batch then needs no
+copy between processes. Each result has a fixed index in the batch, so it does not matter which thread decodes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST_CHUNK = 8
 
 
 class DecodingPool:
-    """Threads that start with the first batch; ``threads`` None means this process's share of the cores."""
+    """A pool whose threads start with the first batch; ``threads`` None means this process's share of the cores."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._wanted = threads
@@ -28,11 +28,11 @@ class DecodingPool:
 
     @property
     def threads(self) -> int:
-        """The number of threads."""
+        """The number of threads in the pool."""
         return self._wanted or cores_of_process()
 
     def run(self, work: Callable[[int], None], count: int) -> None:
-        """Call ``work`` with 0 to ``count`` - 1 and wait for all calls; raise the error of the first that failed.
+        """Call ``work`` with 0 to ``count`` - 1 and wait for all calls; raise the error of the first failed call.
 
         May be called by several threads at once.
         """
@@ -58,7 +58,7 @@ class DecodingPool:
 
 
 def checked_decoder_threads(value: Any) -> int | None:
-    """Return a valid data option ``decoding_threads``; raises :class:`~trainers.errors.DataError` for any other."""
+    """Return the data option ``decoding_threads``; raises :class:`~trainers.errors.DataError` if it is invalid."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DataError(
             f"decoding_threads must be a whole number of at least 1, but got {value!r}; leave "

@@ -1,4 +1,4 @@
-"""Samples that arrive in a fixed order, one after another, cut into batches of the requested sizes."""
+"""Cut a stream of samples in a fixed order into batches of the requested sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Batch = Any
-"""Tensors of some samples, samples first, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
+"""Tensors with samples along the first axis, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Part:
 
 
 class SampleQueue:
-    """Takes any number of samples, in order, from batches of any size."""
+    """A queue that returns any number of samples, in order, from batches of any size."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
         self._waiting: list[Batch] = []
-        self._first = 0  # sample of the first waiting batch
+        self._first = 0  # next sample in the first waiting batch
         self._samples = 0
 
     def take(self, count: int) -> Batch:
-        """Return the next ``count`` samples as one batch; raises StopIteration if the batches end first."""
+        """Return the next ``count`` samples as one batch; raises StopIteration if the batches run out first."""
         import torch
         from torch.utils._pytree import tree_map
 
@@ -79,7 +79,7 @@ def samples_in_batch(batch: Batch) -> int:
 
 
 def first_samples(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield the first ``count`` samples of the batches, in batches; no unneeded batch is requested."""
+    """Yield the first ``count`` samples of ``batches``, in batches, without requesting unneeded ones."""
     if not count:
         return
     for batch in batches:

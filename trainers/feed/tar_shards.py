@@ -1,8 +1,9 @@
-"""Samples in tar files, as written by WebDataset: files in a shuffled order, each read from start to end.
+"""Read samples from tar files as written by WebDataset: files in a shuffled order, each from start to end.
 
-A sample is a run of members whose names agree up to the first dot of the last part: ``0001.jpg`` and ``0001.cls``
-(Aizman et al., arXiv:2001.01858). Files are read sequentially, which is fast on shared and object storage, so samples
-are shuffled in two steps: the order of the files of an epoch, and a buffer from which the next sample is drawn.
+A sample consists of consecutive members whose file names agree up to the first dot, such as ``0001.jpg`` and
+``0001.cls`` (Aizman et al., arXiv:2001.01858). Files are read sequentially, which is fast on shared and object storage.
+Samples are therefore shuffled in two steps: the order of the files in an epoch, and a buffer from which the next sample
+is drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trainers.feed.streams import Part
 from trainers.numerics.random_numbers import mixed_seed
 
 SHUFFLE_BUFFER = 1000
-"""Samples in the buffer from which the next is drawn: for images of 110 kB, 110 MB per worker."""
+"""The number of samples in the shuffle buffer, which needs 110 MB per worker for images of 110 kB."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +32,24 @@ class TarSample:
 
 
 class TarShards:
-    """The samples of tar files, each file read by one worker; needs at least one file per worker."""
+    """The samples in tar files, each read by one worker; there must be at least one file per worker."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = sorted(files)
 
     def count(self) -> int:
-        """Count the samples by the headers of all members."""
+        """Count the samples by reading the headers of all members."""
         return sum(1 for file in self.files for _ in _named(file))
 
     def in_order(self, part: Part) -> Iterator[TarSample]:
-        """Yield one worker's samples in the order of files and members; a worker without a file gets none."""
+        """Yield one worker's samples in the order of files and members; a worker without a file yields none."""
         for file in self.files[part.rank :: part.size]:
             yield from read_shard(file)
 
     def shuffled(
         self, epoch: int, seed: int, part: Part, buffer: int = SHUFFLE_BUFFER
     ) -> Iterator[TarSample]:
-        """Yield one worker's samples of an epoch, each once, in an order given by seed, epoch and part."""
+        """Yield each of one worker's samples in an epoch once, in an order determined by seed, epoch and part."""
         if len(self.files) < part.size:
             raise DataError(
                 f"each worker reads whole tar files, but there are {len(self.files)} files for {part.size} workers "
@@ -68,7 +69,7 @@ class TarShards:
 
 
 def read_shard(file: Path) -> Iterator[TarSample]:
-    """Yield the samples of one file, in its order; raises :class:`~trainers.errors.DataError`."""
+    """Yield the samples of one file in order; raises :class:`~trainers.errors.DataError` if it cannot be read."""
     for name, members, archive in _named(file):
         contents = {}
         for extension, member in members.items():

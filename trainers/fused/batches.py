@@ -1,4 +1,4 @@
-"""The micro batches of fused trainings: those that each would use by itself, stacked to ``(K, samples, ...)``."""
+"""The micro batches of fused training runs: each run's own micro batches, stacked to ``(K, samples, ...)``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Cut = tuple[MicroBatchCut, float, bool]
 
 @dataclass(frozen=True)
 class StackedBatch:
-    """One forward pass of all trainings; ``shared`` if they all use the same samples, which are then stored once.
+    """The data for one forward pass of all training runs; if ``shared``, all use the same samples, stored only once.
 
-    ``share`` is its part of the batch; chunk and update mean the same as in
+    ``share`` is the micro batch's part of the batch; ``ends_chunk`` and ``ends_update`` mean the same as in
     :class:`~trainers.loop.micro_batches.MicroBatch`.
     """
 
@@ -35,7 +35,7 @@ class StackedBatch:
 
 @dataclass(frozen=True)
 class _SentBatch:
-    """A :class:`StackedBatch` on its way to the device: the samples of each training, or of the first for all."""
+    """A :class:`StackedBatch` on its way to the device: the samples of each run, or one set of samples for all."""
 
     sent: Sequence[SentBatch]
     share: float
@@ -46,9 +46,9 @@ class _SentBatch:
 def stacked_batch_layout(
     trainings: Sequence[SynchronousTraining], steps: Sequence[int]
 ) -> BatchLayout:
-    """Return how the batch of an update is cut: so that norms can be measured, if any of the trainings measures them.
+    """Return the layout of an update's batch, which is cut into chunks if any of the runs measures gradient norms.
 
-    The other trainings' batches are cut the same way, which changes only the order of a sum.
+    The batches of the other runs are cut the same way, which changes only the order of a sum.
     """
     measured = (
         training.loader.measured(step) for training, step in zip(trainings, steps, strict=True)
@@ -60,7 +60,7 @@ def stacked_batch_layout(
 def stacked_batches(
     trainings: Sequence[SynchronousTraining], steps: Sequence[int]
 ) -> Iterator[StackedBatch]:
-    """Yield all forward passes, without end, starting at each training's update in ``steps``."""
+    """Yield the data of all forward passes, without end, starting at each run's update in ``steps``."""
     workload, copies = trainings[0].workload, trainings[0].replica.copies
     same = len(set(steps)) == 1 and len({training.job.seed for training in trainings}) == 1
     calls = (
@@ -83,7 +83,7 @@ def _cuts(
 
 
 def _received(copies: DeviceCopies, each: _SentBatch) -> StackedBatch:
-    """Return the prepared samples on the device, stacked where the trainings' samples differ."""
+    """Return the prepared samples on the device, stacked if the samples differ between runs."""
     batches = [copies.receive(sent) for sent in each.sent]
     shared = len(batches) == 1
     batch = batches[0] if shared else tree_map(lambda *own: torch.stack(own), *batches)

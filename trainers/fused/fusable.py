@@ -1,8 +1,8 @@
-"""Rules for fusing trainings: which can be fused, and which of them with each other.
+"""Rules for fusing training runs: which runs can be fused at all, and which can be fused with each other.
 
-Settings that change how a model is computed, or which rule updates its weights, must be the same in all trainings,
-since the model is computed once. A setting that enters the update as a number may differ, as it becomes a vector over
-the trainings.
+Settings that change how a model is computed, or which rule updates its weights, must be the same in all runs, since the
+model is computed only once. A setting that enters the update as a number may differ, because it becomes a vector over
+the runs.
 """
 
 from __future__ import annotations
@@ -50,47 +50,47 @@ VARYING = frozenset(
         "normalization_momentum",
     }
 )
-"""Settings that may differ between fused trainings; all others must be the same."""
+"""The settings that may differ between fused training runs; all others must be the same."""
 
 ALONE: dict[str, tuple[Any, str]] = {
     "adascale_batch_size": (None, "its rate depends on the gradients of every update"),
-    "batch_control": ("constant", "trainings are fused at one constant batch size"),
-    "gradient_lag": (0, "the gradient of the previous update is not kept for fused trainings"),
-    "loss_scaling": ("none", "one training's overflow must not hold up the others"),
+    "batch_control": ("constant", "fused runs must have one constant batch size"),
+    "gradient_lag": (0, "the gradient of the previous update is not kept for fused runs"),
+    "loss_scaling": ("none", "an overflow in one run must not delay the other runs"),
     "reduced_weights": (False, "fused weights must have one data type"),
-    "update_mode": ("synchronous", "fused trainings have no workers of their own"),
+    "update_mode": ("synchronous", "fused runs have no workers of their own"),
 }
-"""Settings that a fused training must have, and why."""
+"""The settings that a fused training run must have, and why."""
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 def check_fusable(settings: TrainingSettings) -> None:
-    """Raise :class:`~trainers.errors.JobError` if a setting requires a separate training."""
+    """Raise :class:`~trainers.errors.JobError` if a setting does not allow fusion."""
     for name, (needed, reason) in ALONE.items():
         value = getattr(settings, name)
         if value != needed:
             raise JobError(
-                f"a fused training must have {name} {_shown(needed)}, because {reason}, but "
+                f"a fused training run must have {name} {_shown(needed)}, because {reason}, but "
                 f"got {_shown(value)}; "
                 f"set {name} to {_shown(needed)}, or leave resources.fused_trials out"
             )
 
 
 def check_fusable_model(model: nn.Module) -> None:
-    """Raise :class:`~trainers.errors.JobError` if the model draws random numbers, which differ between trainings."""
+    """Raise :class:`~trainers.errors.JobError` if the model draws random numbers, which would differ between runs."""
     for name, module in model.named_modules():
         if isinstance(module, _DROPOUTS) and getattr(module, "p", 1.0) > 0:
             raise JobError(
-                f"a fused training must have a model that draws no random numbers during "
-                f"training, because each training has its own random numbers, but "
+                f"a fused training run must have a model that draws no random numbers during "
+                f"training, because each run has its own random numbers, but "
                 f"{name or 'the model'} is {module}; set its probability to 0, or leave "
                 "resources.fused_trials out"
             )
 
 
 def fusion_key(job: TrainingJob) -> str:
-    """Return a key that is equal for trainings that can be fused; it covers the model, its batches and its rule."""
+    """Return a key that is equal for runs that can be fused; it covers the model, the batches and the update rule."""
     settings = job.settings.to_dict()
     same = {name: value for name, value in settings.items() if name not in VARYING}
     return json_text(

@@ -1,12 +1,12 @@
-"""The common memory of fused trainings: parameters, optimizer state and buffers, with an axis (K, ...).
+"""The shared memory of fused training runs: parameters, optimizer state and buffers, stacked to (K, ...).
 
-K copies of a parameter of shape (...) lie in a row, so that all parameters form one tensor ``(elements,)`` that an
-update changes at once, and the stacked parameter is a view ``(K, ...)`` of it::
+The K copies of a parameter of shape (...) are adjacent in memory. All parameters thus form one tensor ``(elements,)``
+that one operation can update, and each stacked parameter is a view ``(K, ...)`` of that tensor::
 
     first parameter of training 0, of training 1, ..., second parameter of training 0, of training 1, ...
 
-Each training's own parameters, states and buffers are views of the same memory, so whatever reads or writes them, such
-as a checkpoint, works as in an ordinary training.
+The parameters, states and buffers of each training run are views of the same memory, so code that reads or writes them,
+such as a checkpoint, works as in an ordinary run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trainers.optimizers.optimizer import GroupOptimizer
 
 
 class StackedMemory:
-    """The tensors of ``K`` trainings of one model, moved into common memory on creation.
+    """The tensors of ``K`` training runs of one model, moved into shared memory on creation.
 
     Attributes:
         parameters: all trained parameters, ``(elements,)``, the leaf of the graph. states: the optimizers' tensors by
-        name, ``(elements,)``. fixed: buffers and untrained parameters, by name, ``(K, ...)``. training_of: the training
-        to which each element belongs, ``(elements,)`` int32. block_of: each element's place in a vector ``(tensors *
-        K,)`` over tensors and trainings. block_sizes: the number of elements at each of these places.
+        name, ``(elements,)``. fixed: buffers and untrained parameters, by name, ``(K, ...)``. training_of: the run to
+        which each element belongs, ``(elements,)`` int32. block_of: each element's index into a vector ``(tensors *
+        K,)`` over tensors and runs. block_sizes: the number of elements that belong to each of these indices.
     """
 
     def __init__(self, trainings: Sequence[SynchronousTraining]) -> None:
@@ -62,31 +62,31 @@ class StackedMemory:
         }
 
     def of_training(self, values: Tensor, training: int) -> list[Tensor]:
-        """Return the part of ``values``, ``(elements,)``, of one training: a view for each of its parameters."""
+        """Return one run's part of ``values``, ``(elements,)``, as a view for each parameter."""
         return [
             layout.one(values[start + training * layout.elements :])
             for layout, start in zip(self._layouts, self._offsets, strict=False)
         ]
 
     def norms(self, *values: Tensor) -> Tensor:
-        """Return the norm of every tensor of every training, shape ``(values, tensors * K)``."""
+        """Return the norm of every tensor of every run, shape ``(values, tensors * K)``."""
         parts = [part for each in values for part in each.split_with_sizes(self.block_sizes)]
         return torch.stack(torch._foreach_norm(parts)).view(len(values), -1)
 
     def squared_norms(self, values: Tensor) -> Tensor:
-        """Return the sum of squares of each training's values, ``(K,)`` in float64."""
+        """Return the sum of squares of each run's values, ``(K,)`` in float64."""
         return self.norms(values).double().square().view(-1, self.count).sum(0)
 
     def over_elements(self, of_trainings: Tensor) -> Tensor:
-        """Expand a vector over the trainings, ``(K,)``, to one over the elements."""
+        """Expand a vector over the runs, ``(K,)``, to a vector over the elements."""
         return of_trainings.index_select(0, self.training_of)
 
     def over_blocks(self, of_trainings: Tensor) -> Tensor:
-        """Expand a vector over the trainings, ``(K,)``, to one over tensors and trainings."""
+        """Expand a vector over the runs, ``(K,)``, to a vector over tensors and runs."""
         return of_trainings.repeat(len(self._layouts))
 
     def release(self, trainings: Sequence[SynchronousTraining]) -> None:
-        """Give every training its own memory again."""
+        """Give every run its own memory again."""
         for training in trainings:
             model = training.model
             for tensor in (*model.parameters(), *model.buffers()):
@@ -132,11 +132,11 @@ class _Layout:
         self._back = [0, *(1 + order.index(each) for each in range(tensor.ndim))]
 
     def stacked(self, part: Tensor, count: int) -> Tensor:
-        """View ``(count * elements,)`` as ``(count, ...)``, each in this layout; the view is differentiable."""
+        """Return a differentiable view of ``(count * elements,)`` as ``(count, ...)``, each item in this layout."""
         return part.view(count, *self._sizes).permute(self._back)
 
     def one(self, part: Tensor) -> Tensor:
-        """View the first ``elements`` as the tensor."""
+        """View the first ``elements`` numbers as the tensor."""
         return part.as_strided(self._shape, self._stride)
 
 
@@ -145,7 +145,7 @@ def _trained(model: nn.Module) -> tuple[list[str], list[Tensor]]:
     types = {each.dtype for _, each in named}
     if len(types) != 1:
         raise JobError(
-            "the trained parameters of fused trainings must have one data type, but the "
+            "the trained parameters of fused training runs must have one data type, but this "
             "model's have "
             f"{', '.join(sorted(map(str, types))) or 'none'}; leave resources.fused_trials out"
         )
@@ -157,7 +157,7 @@ def _parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Stack buffers and untrained parameters; the models' own become views of the stack."""
+    """Stack buffers and untrained parameters; the models' own tensors become views of the stack."""
     named = [
         {
             **dict(model.named_buffers()),
@@ -175,16 +175,16 @@ def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def group_optimizer_of(training: SynchronousTraining) -> GroupOptimizer:
-    """Return the optimizer of a training, which keeps no weights of its own."""
+    """Return the optimizer of a run, which keeps no weights of its own."""
     assert isinstance(training.optimizer, GroupOptimizer), "reduced weights are not fused"
     return training.optimizer
 
 
 def _common_states(rule: GroupOptimizer) -> list[str]:
-    """Return the states that every parameter has; others stay where they are."""
+    """Return the names of the states that every parameter has; other states stay where they are."""
     return [name for name in rule.state_names if all(name in group.states for group in rule.groups)]
 
 
 def _rebatch(rule: GroupOptimizer) -> None:
-    """Rebuild the batches of a rule: they hold views of parameters and states, which have moved."""
+    """Rebuild the batches of a rule, because the parameters and states that they view have moved."""
     rule.batches = [batch for group in rule.groups for batch in group.batches()]

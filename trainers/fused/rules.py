@@ -1,8 +1,8 @@
-"""An optimizer's rule, applied to the parameters of all fused trainings at once, with vectors of rates.
+"""An optimizer's rule, applied to the parameters of all fused training runs at once, with vectors of rates.
 
-The formulas are defined with the rules, in :mod:`trainers.optimizers`. Numbers that differ between trainings are read
-from a row of a table, made for many updates at once, so that no update waits for the host. A rule without a fused form
-(Shampoo, whose factors are small matrices of many sizes) updates each training separately.
+The formulas are defined with the rules, in :mod:`trainers.optimizers`. Numbers that differ between runs are read from a
+row of a table that is computed for many updates at once, so that no update waits for the host. A rule without a fused
+form (Shampoo, whose factors are small matrices of many sizes) updates each run separately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 
 
 class FusedRule:
-    """The rule of all trainings; their settings agree as required by :mod:`trainers.fused.fusable`."""
+    """The update rule of all runs, whose settings agree as :mod:`trainers.fused.fusable` requires."""
 
     def __init__(self, memory: StackedMemory, trainings: Sequence[SynchronousTraining]) -> None:
         self._memory, self._trainings = memory, trainings
@@ -53,7 +53,7 @@ class FusedRule:
     def table(
         self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]
     ) -> FusedNumbers:
-        """Return the numbers of the next updates; ``rates`` and ``epochs`` are per update and training."""
+        """Return the numbers of the next updates; ``rates`` and ``epochs`` are given by update and run."""
         rows = [
             [
                 {
@@ -75,7 +75,7 @@ class FusedRule:
 
     @torch.no_grad()
     def step(self, gradients: Tensor, numbers: Mapping[str, Tensor]) -> None:
-        """Update all trainings with their gradients."""
+        """Update all runs with their gradients."""
         update = FusedUpdate(
             self._memory,
             gradients,
@@ -101,12 +101,12 @@ class FusedNumbers:
 
 
 def has_fused_rule(training: SynchronousTraining) -> bool:
-    """Return whether the optimizer of a training can update several trainings at once."""
+    """Return whether the optimizer of a training run can update several runs at once."""
     return type(group_optimizer_of(training)).fused is not GroupOptimizer.fused
 
 
 def _numbers(settings: TrainingSettings, updates: int, rate: float) -> dict[str, float]:
-    """Return the numbers that most rules need for update number ``updates`` (from 1) of one training."""
+    """Return the numbers that most rules need for update number ``updates`` (from 1) of one run."""
     count = updates if settings.bias_correction else math.inf
     limit = settings.weight_norm_limit
     return {

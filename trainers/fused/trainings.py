@@ -1,8 +1,8 @@
-"""FusedTrainings: trainings of one model that are computed together, from evaluation to evaluation.
+"""FusedTrainings: training runs of one model that are computed together, from evaluation to evaluation.
 
-A training joins at its start, or from a checkpoint at any of its evaluations, and may leave at any. Its report is the
-same, up to rounding, as if it had trained alone: a batched matrix product sums in a different order. Its ``seconds``
-are its share of the time that all took together.
+A run joins at its start, or from a checkpoint at any of its evaluations, and may leave at any evaluation. Its report is
+the same as if it had trained alone, up to rounding, since a batched matrix product sums in a different order. Its
+``seconds`` are its share of the time that all runs took together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainers.workloads.workload import Batch, Workload
 
 @dataclass
 class _Member:
-    """A training, and the results of its updates since its last evaluation."""
+    """A training run, and the results of its updates since its last evaluation."""
 
     training: SynchronousTraining
     step: int
@@ -52,7 +52,7 @@ class _Member:
 
 
 class FusedTrainings:
-    """Any number of trainings with the same :func:`~trainers.fused.fusable.fusion_key`, on one device, in one process.
+    """Training runs with the same :func:`~trainers.fused.fusable.fusion_key`, on one device, in one process.
 
     Use :meth:`add`, then :meth:`advance` and :meth:`remove` until none are left.
     """
@@ -64,30 +64,30 @@ class FusedTrainings:
 
     @property
     def trainings(self) -> list[SynchronousTraining]:
-        """The current trainings, in the order in which they joined."""
+        """The current training runs, in the order in which they joined."""
         return [member.training for member in self._members]
 
     def add(self, training: SynchronousTraining) -> None:
-        """Add a training, at its start or with its checkpoint loaded; raises :class:`JobError` if it does not fit."""
+        """Add a run, at its start or with its checkpoint loaded; raise :class:`JobError` if it cannot be fused."""
         _check(training, self.trainings)
         self._dissolve()
         self._members.append(_Member(training, training.progress.step))
 
     def remove(self, training: SynchronousTraining) -> None:
-        """Remove a training and give it its own tensors; it can go on alone only if it is at an evaluation."""
+        """Remove a run and give it its own tensors; it can continue alone only if it is at an evaluation."""
         self._dissolve()
         self._members = [each for each in self._members if each.training is not training]
 
     def advance(self) -> list[tuple[SynchronousTraining, ConvergencePoint]]:
-        """Train all until at least one is due for evaluation, and decide which go on; return those that were evaluated.
+        """Train all runs until at least one is due for evaluation; evaluate and return the runs that are due.
 
-        Finished trainings stay until they are removed, which must be done before the next call.
+        Finished runs stay until they are removed, which must be done before the next call.
         """
         if not self._members:
-            raise JobError("there are no trainings to advance; add one first")
+            raise JobError("there are no training runs to advance; add one first")
         for training in self.trainings:
             if training.finished:
-                raise JobError(f"a training has finished: {training.progress.reason}; remove it")
+                raise JobError(f"a training run has finished: {training.progress.reason}; remove it")
         if len(self._members) == 1 and not self._members[0].losses:
             return [self._advance_alone(self._members[0])]
         started = time.perf_counter()
@@ -108,7 +108,7 @@ class FusedTrainings:
         ]
 
     def _advance_alone(self, member: _Member) -> tuple[SynchronousTraining, ConvergencePoint]:
-        """Advance the only training without fusion, which is faster."""
+        """Advance the only run without fusion, which is faster."""
         self._dissolve()
         point = member.training.advance()
         member.step = member.training.progress.step
@@ -128,7 +128,7 @@ class FusedTrainings:
                     norm.may_fuse = True
 
     def _evaluate(self, fused: _Fused, due: Sequence[_Member]) -> list[dict[str, float]]:
-        """Return the scores of each; computed at once if all are due and vmap supports the workload's counts."""
+        """Return each run's scores, computed together if all runs are due and vmap supports the workload's counts."""
         if len(due) == len(self._members) and self._vmaps_counts:
             try:
                 return fused.evaluate()
@@ -147,7 +147,7 @@ class FusedTrainings:
 
 
 class _Fused:
-    """The members as one model, for as long as none joins or leaves."""
+    """The members as one model, valid until a member joins or leaves."""
 
     def __init__(self, members: Sequence[_Member]) -> None:
         self._members = members
@@ -169,7 +169,7 @@ class _Fused:
         self._batches = stacked_batches(self._trainings, [member.step for member in members])
 
     def train(self, updates: int) -> None:
-        """Do ``updates`` updates of every training; nothing waits for the device before all are queued."""
+        """Do ``updates`` updates of every run; the host queues all of them before it waits for the device."""
         steps = [member.step for member in self._members]
         rates, epochs = self._schedule(updates)
         table = None if self._rule is None else self._rule.table(rates, epochs)
@@ -210,7 +210,7 @@ class _Fused:
 
     @torch.no_grad()
     def evaluate(self) -> list[dict[str, float]]:
-        """Return the scores of every training, with each batch of the evaluation set read once for all."""
+        """Return the scores of every run; each batch of the evaluation set is read once for all runs."""
         self._model.eval()
         workload = self._model.workload
         largest = self._job.micro_batch_size or workload.largest_micro_batch
@@ -232,7 +232,7 @@ class _Fused:
         return {**self.memory.stacked(), **self.memory.fixed}
 
     def _schedule(self, updates: int) -> tuple[list[list[float]], list[list[float]]]:
-        """Return the rates and the epochs of the next updates, by update and training."""
+        """Return the rates and the epochs of the next updates, by update and run."""
         epochs = [
             [member.training.batch_schedule.epochs(member.step + at) for member in self._members]
             for at in range(updates)
@@ -250,7 +250,7 @@ class _Fused:
     def _gradients(
         self, micro_batches: Sequence[StackedBatch], *, measuring: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return each training's mean loss, ``(K,)``, and, if it is measured, the mean squared norm over its chunks."""
+        """Return each run's mean loss, ``(K,)``, and the mean squared norm over its chunks, if that is measured."""
         leaf, count = self.memory.parameters, self.memory.count
         total, squares = (
             torch.zeros(count, device=self._device, dtype=torch.float64) for _ in range(2)
@@ -274,7 +274,7 @@ class _Fused:
     def _step_alone(
         self, gradients: Tensor, rates: Sequence[float], epochs: Sequence[float]
     ) -> None:
-        """Update each training with its own optimizer, for a rule that cannot be computed for several at once."""
+        """Update each run with its own optimizer, for a rule that cannot be computed for several runs at once."""
         for number, training in enumerate(self._trainings):
             training.replica.set_gradients(self.memory.of_training(gradients, number))
             training.optimizer.step(rates[number], epochs[number])
@@ -288,7 +288,7 @@ class _Fused:
         measured: Sequence[tuple[int, Tensor]],
         steps: Sequence[int],
     ) -> None:
-        """Record the updates in every member; here the host waits for the device."""
+        """Record the updates in every member, for which the host waits for the device."""
         for update, norms in measured:
             for number, (of_chunks, of_batch) in enumerate(norms.T.tolist()):
                 training = self._trainings[number]
@@ -306,7 +306,7 @@ class _Fused:
 
 
 class _Model(nn.Module):
-    """Loss and counts of one training's model, called with the tensors of all trainings."""
+    """The loss and counts of one model, called with the tensors of all runs."""
 
     def __init__(self, replica: Replica) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class _Model(nn.Module):
         return compute(self.model, batch)
 
     def losses(self, tensors: Mapping[str, Tensor], micro: StackedBatch) -> Tensor:
-        """Return the mean loss of each training, ``(K,)``, with its graph."""
+        """Return the mean loss of each run, ``(K,)``, with its graph."""
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.workload.loss(model, batch, self._settings)
@@ -331,14 +331,14 @@ class _Model(nn.Module):
             raise
         except RuntimeError as error:
             raise JobError(
-                f"the model and the loss of fused trainings must work with torch.func.vmap, "
-                f"without random numbers, but it reports: "
+                f"the model and the loss of fused training runs must work with torch.func.vmap, "
+                f"without random numbers, but vmap reports: "
                 f"{str(error).strip().splitlines()[0]}; leave resources.fused_trials out"
             ) from error
         return losses
 
     def counts(self, tensors: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Return the workload's sums over the evaluation set for each training, ``(K, ...)``."""
+        """Return the workload's sums over the evaluation set for each run, ``(K, ...)``."""
         counts: dict[str, Tensor] = self._mapped(self.workload.counts, tensors, batch, shared=True)
         return counts
 
@@ -354,13 +354,13 @@ class _Model(nn.Module):
             return functional_call(self, own, (compute, samples))
 
         named = {f"model.{name}": tensor for name, tensor in tensors.items()}
-        # the kernels of flash attention cannot be mapped over trainings
+        # the kernels of flash attention cannot be mapped over runs
         with self._replica.computing, sdpa_kernel(SDPBackend.MATH):
             return vmap(of_one, in_dims=(0, None if shared else 0))(named, batch)
 
 
 class _Norms:
-    """The ghost batch norms, with separate running statistics for each training."""
+    """The ghost batch norms, with separate running statistics for each run."""
 
     def __init__(
         self, memory: StackedMemory, trainings: Sequence[SynchronousTraining], model: _Model
@@ -371,7 +371,7 @@ class _Norms:
             if isinstance(module, GhostBatchNorm)
         ]
         self._modules = trainings[0].replica.norms
-        # one operation for several groups cannot be mapped over trainings
+        # one operation for several groups cannot be mapped over runs
         for module in self._modules:
             module.may_fuse = False
         self._group_size = trainings[0].replica.group_size
@@ -381,7 +381,7 @@ class _Norms:
 
     @torch.no_grad()
     def end_update(self, global_batch_size: int) -> None:
-        """Apply :func:`trainers.numerics.normalization.update_running_statistics` with each training's momentum."""
+        """Apply :func:`trainers.numerics.normalization.update_running_statistics` with each run's momentum."""
         if not self._names:
             return
         groups = global_batch_size // self._group_size
@@ -398,7 +398,7 @@ class _Norms:
             module.groups = 0
 
     def _weight(self, groups: int, like: Tensor) -> Tensor:
-        """Return how much an update of ``groups`` groups changes the running statistics of each training."""
+        """Return the weight with which an update of ``groups`` groups enters the running statistics of each run."""
         of_rank = self._weights.setdefault(groups, {})
         if like.ndim not in of_rank:
             added = torch.tensor([1 - keep**groups for keep in self._keeps], dtype=torch.float64)
@@ -430,23 +430,23 @@ def _check(training: SynchronousTraining, others: Sequence[SynchronousTraining])
     check_fusable(training.job.settings)
     if training.replica.trained is not training.model:
         raise JobError(
-            "a fused training must not be compiled, because it runs in torch.func, but got "
+            "a fused training run must not be compiled, because it uses torch.func, but got "
             "--compile or HPO_COMPILE; leave that out, or leave resources.fused_trials out"
         )
     check_fusable_model(training.model)
     if training.workload.streamed:
         raise JobError(
-            "a fused training must take its samples by index, but those of "
+            "a fused training run must take its samples by index, but the samples of "
             f"{type(training.workload).__name__} come as a stream; leave resources.fused_trials out"
         )
     if training.communicator.size != 1:
         raise JobError(
-            f"a fused training must have one worker, but got {training.communicator.size}; set "
+            f"a fused training run must have one worker, but got {training.communicator.size}; set "
             "resources.workers_per_node and nodes to 1, or leave resources.fused_trials out"
         )
     if others and fusion_key(training.job) != fusion_key(others[0].job):
         raise JobError(
-            "fused trainings must have the same workload, global batch size and settings of "
-            "the model and the update rule, but these do not; compare their "
+            "fused training runs must have the same workload, global batch size and settings of "
+            "the model and the update rule, but these runs do not; compare their "
             "trainers.fused.fusion_key"
         )

@@ -1,1 +1,1 @@
-"""The training loop in PyTorch: its data, its gradients, its state on disk."""
+"""The PyTorch training loop: its data, its gradients and its state on disk."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, and read without running untrusted code."""
+"""Write checkpoints atomically, and read them without running untrusted code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainers.private_files import open_private
 
 
 def save(path: Path | str, state: Mapping[str, Any]) -> None:
-    """Write tensors and plain values; a crash leaves the old file or the new one, never a partial one.
+    """Write tensors and plain values; a crash leaves either the old file or the new file, never a partial one.
 
-    Raises :class:`CheckpointError` if it cannot be written.
+    Raises :class:`CheckpointError` if the file cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -35,7 +35,7 @@ def save(path: Path | str, state: Mapping[str, Any]) -> None:
 
 
 def _compact(value: Any) -> Any:
-    """Copy a tensor that is part of larger memory (as in fused trainings), which would be saved as a whole."""
+    """Copy a tensor that is a view of larger storage (as in fused runs), which would otherwise be saved as a whole."""
     if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
         return value.clone()
     return value
@@ -44,7 +44,7 @@ def _compact(value: Any) -> Any:
 def load(path: Path | str) -> dict[str, Any]:
     """Read a file written by :func:`save`, with its tensors on the CPU; other pickled objects are rejected.
 
-    Raises :class:`CheckpointError` if it cannot be read or is not a checkpoint.
+    Raises :class:`CheckpointError` if the file cannot be read or is not a checkpoint.
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -52,6 +52,6 @@ def load(path: Path | str) -> dict[str, Any]:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint of a training, or it is damaged; delete it to start over"
+            f"{path} is not a checkpoint of a training run, or it is damaged; delete it to start over"
         ) from error
     return state

@@ -1,9 +1,9 @@
-"""Compile a model's training pass with ``torch.compile`` on request: ``--compile``, or ``HPO_COMPILE``.
+"""Compile a model's training pass with ``torch.compile``, if requested by ``--compile`` or ``HPO_COMPILE``.
 
-The forward pass of an update and its backpropagation are compiled, once for each micro batch size; evaluations,
-gradient reduction, the optimizer and checkpoints work as in an uncompiled training. Results differ by rounding, and by
-different random numbers if the model draws any (dropout). The first update of each size waits for the compiler. All
-gradients of a compiled backpropagation arrive at its end, so their reduction does not overlap with it.
+The forward and backward passes of an update are compiled, once for each micro batch size; evaluations, gradient
+reduction, the optimizer and checkpoints work as in an uncompiled run. Results differ by rounding, and by different
+random numbers if the model draws any (dropout). The first update of each size waits for the compiler. All gradients of
+a compiled backward pass arrive at its end, so their reduction does not overlap with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITHOUT = f"leave out --compile, and {COMPILE_VARIABLE} in the environment"
 
 
 def wanted_compiler() -> str:
-    """Return one of COMPILERS, from the environment; raises :class:`JobError`."""
+    """Return the compiler that the environment names; raises :class:`JobError` if it is not in COMPILERS."""
     wanted = os.environ.get(COMPILE_VARIABLE) or "none"
     if wanted not in COMPILERS:
         raise JobError(f"there is no compiler {wanted!r}{nearest_or_all(wanted, COMPILERS)}")
@@ -40,7 +40,7 @@ def compiled_model(model: nn.Module, device: torch.device, compiler: str) -> nn.
     """
     if compiler == "inductor" and (lacking := _lacking(device)):
         raise JobError(f"torch.compile needs {lacking}; install it, or {_WITHOUT}")
-    try:  # static shapes: there are few of them, and ghost batch norm loops over its groups
+    try:  # static shapes: there are few, and ghost batch norm loops over its groups
         return torch.compile(model, backend=compiler, dynamic=False)  # type: ignore[return-value]
     except RuntimeError as error:
         raise JobError(f"torch.compile cannot be used here ({error}); {_WITHOUT}") from error
@@ -58,7 +58,7 @@ def compiler_errors() -> Iterator[None]:
 
 
 def _lacking(device: torch.device) -> str | None:
-    """Return the tool that the compiler needs and the machine lacks; None if it has all."""
+    """Return a tool that the compiler needs and the machine lacks, or None if it lacks none."""
     if device.type != "cpu":
         from torch.utils._triton import has_triton
 

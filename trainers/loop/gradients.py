@@ -1,8 +1,8 @@
-"""From micro batches to the optimizer's gradient: accumulation, reduction over the workers, lag, scaling.
+"""Compute the optimizer's gradient from micro batches: accumulation, reduction over the workers, lag and scaling.
 
-With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993) an update uses the gradient of the previous one, so that the
-reduction has the time of a whole step; the first update uses zeros. The mean is linear, so the lagging gradient here is
-the reduced one, the same on every worker and stored once in the checkpoint.
+With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993), each update uses the gradient of the previous update, so that
+the reduction can take a whole step; the first update uses zeros. Because the mean is linear, the lagging gradient here
+is the reduced gradient, which is the same on every worker and stored once in the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 
 @dataclass(frozen=True)
 class Origin:
-    """The statistics needed when a gradient arrives; ``of_chunks`` is as in SquaredNorms, but still multiplied by the
-    loss scale.
+    """The statistics needed when a gradient arrives; ``of_chunks`` is as in SquaredNorms, but multiplied by the loss
+    scale.
 
-    The tensors are still on the device, so that the host does not wait for it.
+    The tensors stay on the device, so that the host does not wait for it.
     """
 
     loss_scale: float | Tensor = 1.0
@@ -42,9 +42,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class ArrivedGradient:
-    """The statistics of the gradient now in the parameters: whether it overflowed, and its norms.
+    """The statistics of the gradient now in ``parameter.grad``: whether it overflowed, and its norms.
 
-    ``overflowed`` is a bool scalar on the device; None if the loss scale does not depend on it.
+    ``overflowed`` is a bool scalar on the device, or None if the loss scale does not depend on it.
     """
 
     overflowed: Tensor | None = None
@@ -53,7 +53,7 @@ class ArrivedGradient:
 
 @dataclass(frozen=True)
 class MeasuredNorms:
-    """Squared norms of the gradient, still on the device: of its chunks and of the batch, shape ``(2,)`` float64."""
+    """Squared gradient norms of the chunks and of the batch, ``(2,)`` float64, still on the device."""
 
     norms: Tensor
     chunk_samples: float
@@ -73,8 +73,7 @@ def accumulate_gradients(
 ) -> Tensor:
     """Add the gradient of the local batch's mean loss, times ``loss_scale``, to each ``parameter.grad``.
 
-    Return that loss without the scale, a float64 scalar on the device. ``before_last`` is called before the last
-    backward pass.
+    Return the unscaled loss, a float64 scalar on the device. ``before_last`` is called before the last backward pass.
     """
     losses = []
     scaled = isinstance(loss_scale, Tensor) or loss_scale != 1
@@ -92,7 +91,7 @@ def accumulate_gradients(
 def accumulate_chunks(
     replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Accumulate like :func:`accumulate_gradients`, by chunks; also return their mean squared gradient norm, a scalar.
+    """Like :func:`accumulate_gradients`, but by chunks; also return the mean squared norm of the chunks' gradients.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
@@ -115,11 +114,11 @@ def accumulate_chunks(
 
 
 def _nothing() -> None:
-    """Start no reduction before the chunks are added up."""
+    """Do nothing, where no reduction may start during the backward pass."""
 
 
 class GradientComputation:
-    """Computes, reduces and scales a training's gradients on all workers; ``loss_scale`` is the next update's."""
+    """Computes, reduces and scales a run's gradients on all workers; ``loss_scale`` applies to the next update."""
 
     def __init__(
         self, replica: Replica, settings: TrainingSettings, communicator: Communicator
@@ -142,7 +141,7 @@ class GradientComputation:
     def compute(
         self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None
     ) -> tuple[Tensor, ArrivedGradient]:
-        """Return the local batch's mean loss, a float64 scalar; ``parameter.grad`` becomes the optimizer's input.
+        """Return the local batch's mean loss, a float64 scalar, and set ``parameter.grad`` to the optimizer's input.
 
         If ``measured`` is given, also measure the squared norms of its chunks' gradients.
         """
@@ -173,7 +172,7 @@ class GradientComputation:
             ]
 
     def _exchange(self, origin: Origin) -> Origin:
-        """Reduce, and put the gradient that is due into the parameters; return its origin."""
+        """Reduce the gradient, and set ``parameter.grad`` to the gradient that is due; return its origin."""
         if not self._lags:
             self._reducer.finish()
             return origin
@@ -187,7 +186,7 @@ class GradientComputation:
         return origin
 
     def _finish(self, origin: Origin) -> ArrivedGradient:
-        """Unscale and clip, once per update, and check whether the gradient is finite if it may overflow."""
+        """Unscale and clip the gradient, once per update, and check whether it is finite if it may overflow."""
         scale = origin.loss_scale
         if isinstance(scale, Tensor):
             scale = scale.double()  # its square may be too large for float32

@@ -1,10 +1,10 @@
-"""The micro batch that fits in a GPU's memory, found by trial if the job does not set one.
+"""Find a micro batch that fits in a GPU's memory, by trial and error, if the job does not set one.
 
-Before its first update a training computes the loss and the gradient of a micro batch as large as its workload allows,
-with memory reserved for the optimizer's state, and halves the micro batch until it fits. Usually the first one fits, at
-the cost of one update; the result is not stored, because other programs may start or stop using the card. With ghost
-batch norm a training depends on its micro batch only through rounding; with another kind of batch norm the statistics
-depend on it, so the micro batch is left alone.
+Before its first update, a training run computes the loss and the gradient of a micro batch as large as its workload
+allows, with memory reserved for the optimizer's state, and halves the micro batch until it fits. Usually the first
+micro batch fits, and the check costs one update. The result is not stored, because other programs may start or stop
+using the GPU. With ghost batch norm, results depend on the micro batch only through rounding; with another kind of
+batch norm, the statistics depend on it, so the micro batch is not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainers.numerics.normalization import statistics_depend_on_micro_batches
 from trainers.workloads.workload import some_samples
 
 RESERVED_COPIES = 3
-"""Copies of the parameters to reserve: two moments of an optimizer, and the buffers of a reduction."""
+"""The number of parameter copies to reserve memory for: two optimizer moments, and the buffers of a reduction."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 def limited_by_memory(
     job: TrainingJob, replica: Replica, communicator: Communicator
 ) -> TrainingJob:
-    """Return the job with a micro batch that fits every worker's GPU; unchanged on a CPU, or if the job sets one.
+    """Return the job with a micro batch that fits every worker's GPU; the job is unchanged on a CPU, or if it sets one.
 
     Raises :class:`~trainers.errors.JobError` if not even one normalization group fits.
     """
@@ -75,7 +75,7 @@ def _fits_everywhere(replica: Replica, communicator: Communicator, samples: int)
 
 
 def _fits(replica: Replica, samples: int) -> bool:
-    """Return whether the gradient of ``samples`` samples can be computed; leaves the replica unchanged."""
+    """Return whether the gradient of ``samples`` samples fits in memory; leaves the replica unchanged."""
     cuda = replica.device.type == "cuda"
     training = replica.model.training
     replica.model.train()

@@ -1,4 +1,4 @@
-"""MicroBatchLoader: the micro batches of one worker, update by update, in the layout of each update."""
+"""Load the micro batches of one worker, update by update, in the layout of each update."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainers.workloads.workload import Batch, Workload
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The inputs of one forward pass; ``share`` is its part of the local batch."""
+    """The inputs of one forward pass; ``share`` is its fraction of the local batch."""
 
     batch: Batch
     share: float
@@ -32,7 +32,7 @@ class MicroBatch:
 
 
 class MicroBatchLoader:
-    """One worker's part of the stream of samples; raises :class:`~trainers.errors.JobError` if no layout fits."""
+    """Loads one worker's part of the samples; raises :class:`~trainers.errors.JobError` if no batch layout fits."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MicroBatchLoader:
         self.follow(batch_schedule)
 
     def follow(self, batch_schedule: BatchSchedule) -> None:
-        """Cut updates by another schedule from now on; micro batches that were already yielded follow the old one."""
+        """Cut updates by another schedule from now on; micro batches already yielded follow the old schedule."""
         self._batch_schedule, job, replica = batch_schedule, self._job, self._replica
         self._layouts = {
             phase: _layout(phase, job, self._workload, self._part.size, replica.group_size)
@@ -66,11 +66,11 @@ class MicroBatchLoader:
         return self.measured(step) or self._layouts[phase]
 
     def measured(self, step: int) -> BatchLayout | None:
-        """Return the layout of update ``step`` if its gradient norms are measured (at a fixed interval from 0 on)."""
+        """Return the layout of update ``step`` if its gradient norms are measured (at a fixed interval from step 0)."""
         return None if step % self._every else self._measured[self._batch_schedule.phase(step)]
 
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
-        """Yield this worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
+        """Yield this worker's micro batches of update ``first_step`` and every ``every``-th later update, endlessly."""
         cuts = itertools.chain.from_iterable(
             self.cuts(step, self.layout(step)) for step in itertools.count(first_step, every)
         )
@@ -85,7 +85,7 @@ class MicroBatchLoader:
         return map(self._received, sent)
 
     def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[MicroBatchCut, float, bool]]:
-        """Yield the cuts of update ``step`` in ``layout``, each with its share of the batch and whether it is last."""
+        """Yield the cuts of update ``step`` in ``layout``, each with its batch share and whether it is the last one."""
         left = layout.micro_batches
         for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
@@ -102,10 +102,10 @@ class MicroBatchLoader:
     def _loading_streamed(
         self, first_step: int, every: int
     ) -> Callable[[MicroBatchCut, float, bool], Callable[[], MicroBatch]]:
-        """Do the same as :meth:`_loading`, from a stream that starts with the first sample of update ``first_step``."""
+        """Like :meth:`_loading`, but from a stream that starts with the first sample of update ``first_step``."""
         if every != 1:
             raise WorkloadError(
-                f"an asynchronous training takes its samples by index, but those of {type(self._workload).__name__} "
+                f"asynchronous training reads samples by index, but the samples of {type(self._workload).__name__} "
                 "come as a stream; set update_mode 'synchronous'"
             )
         first = int(self._batch_schedule.samples(first_step)) // self._part.size
@@ -125,7 +125,7 @@ class MicroBatchLoader:
     def _loading(
         self, cut: MicroBatchCut, share: float, ends_update: bool
     ) -> Callable[[], MicroBatch]:
-        """Return a function, callable in any thread, that loads a micro batch and begins to copy it to the device."""
+        """Return a function, callable in any thread, that loads a micro batch and starts its copy to the device."""
         samples = self.samples(cut)
 
         def load() -> MicroBatch:
@@ -167,7 +167,7 @@ def _measured(layout: BatchLayout, job: TrainingJob, replica: Replica) -> BatchL
         return chunks if chunks.chunks > 1 else None
     if (
         settings.gradient_reduction != "mean"
-    ):  # without a mean, the norms say nothing about the noise
+    ):  # unless gradients are averaged, the norms do not measure the noise
         return None
     return measured_layout(
         layout, replica.group_size, may_cut=not statistics_depend_on_micro_batches(replica.model)

@@ -14,10 +14,10 @@ Item = TypeVar("Item")
 def prefetch_results(
     calls: Iterator[Callable[[], Item]], depth: int, concurrent: int = 1
 ) -> Generator[Item, None, None]:
-    """Yield the results of the calls in order, with up to ``depth`` prepared ahead; a call's error is raised in its
-    turn.
+    """Yield the results of the calls in order, with up to ``depth`` prepared ahead; a call's error is raised when its
+    result is due.
 
-    ``concurrent`` threads prepare as many items at the same time. With a ``depth`` of 0 each call is made when its
+    ``concurrent`` threads prepare that many items at the same time. With a ``depth`` of 0, each call is made when its
     result is requested.
     """
     if depth < 1:

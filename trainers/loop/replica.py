@@ -1,4 +1,4 @@
-"""Replica: one worker's copy of the model, its loss and its scores, in the precision of the settings."""
+"""One worker's replica of the model, with its loss and its scores, in the precision of the settings."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Replica:
     """A workload's model on a device; the same seed gives the same initial weights everywhere.
 
     Attributes:
-        model: the module. trained: the same module, compiled on request; losses are computed with it. parameters: the
-        trained parameters. kinds: the kind of each parameter. growths: how far each parameter is from its base shape,
-        if the workload has a model of a base width. norms: the model's ghost batch norms. group_size: their
-        normalization batch size. statistics: buffers that workers average before an evaluation. computing: the context
-        of every forward pass, which sets its precision. copies: moves batches to the device.
+        model: the module. trained: the same module, compiled if requested, used to compute losses. parameters: the
+        trained parameters. kinds: the kind of each parameter. growths: the growth of each parameter from its base
+        shape, if the workload has a base model. norms: the model's ghost batch norms. group_size: their normalization
+        batch size. statistics: buffers that workers average before an evaluation. computing: the context of every
+        forward pass, which sets its precision. copies: moves batches to the device.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Replica:
     def optimizer(
         self, settings: TrainingSettings, communicator: Communicator | None = None
     ) -> Optimizer:
-        """Create an optimizer for the parameters; a rule may divide its work among the workers of ``communicator``."""
+        """Create an optimizer for the parameters; it may divide its work among the workers of ``communicator``."""
         return make_optimizer(
             self.model.parameters(), settings, self.kinds, communicator, self.growths
         )
@@ -95,29 +95,29 @@ class Replica:
         seed = mixed_seed(self.seed, 2, step, rank)
         torch.default_generator.manual_seed(
             seed
-        )  # torch.manual_seed also seeds every other device, which costs 0.1 ms
+        )  # torch.manual_seed also seeds all other devices, which takes 0.1 ms
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean training loss over a prepared batch on any device, a scalar with its graph."""
+        """Return the mean training loss over a prepared batch on any device, a scalar with its autograd graph."""
         with self.computing, self._compiling():
             return self.workload.loss(self.trained, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Return a prepared batch's part of the sums over the evaluation set: tensors of any shape, by name."""
+        """Return a prepared batch's parts of the sums over the evaluation set: tensors of any shape, by name."""
         with self.computing:
             return self.workload.counts(self.model, self.here(batch))
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradient of each parameter, in its shape; zeros if the loss did not depend on it."""
+        """Return the gradient of each parameter, in the parameter's shape; zeros if the loss does not depend on it."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = zero_gradient(parameter)
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def set_gradients(self, gradients: list[Tensor] | None) -> None:
-        """Replace the current gradients by these, one for each parameter, in its shape; None clears them."""
+        """Replace the current gradients by ``gradients``, one per parameter, in its shape; None clears them."""
         for at, parameter in enumerate(self.parameters):
             parameter.grad = None if gradients is None else gradients[at]
 
@@ -136,7 +136,7 @@ class Replica:
 def evaluate_replica(
     replica: Replica, communicator: Communicator, micro_batch_size: int | None
 ) -> dict[str, float]:
-    """Compute every metric over all evaluation samples; each worker counts its share.
+    """Compute every metric over all evaluation samples; each worker evaluates its share.
 
     ``micro_batch_size`` is the largest number of samples per forward pass (None: the workload's own limit). The
     normalization statistics are first averaged over the workers, and the model is left in evaluation mode.
@@ -157,10 +157,10 @@ def evaluate_replica(
         if batch is None:
             break
         for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
-            added = count.to(replica.device, torch.float64)  # a score may be on any device
+            added = count.to(replica.device, torch.float64)  # scores may be on any device
             totals[name] = totals[name] + added if name in totals else added
         counted += batch.samples
-    if not counted:  # a worker without a share counts another's sample for names and shapes
+    if not counted:  # a worker without samples uses any one, for names and shapes
         one = replica.copies.send(some_samples(workload, 1, evaluation=True))
         for name, count in replica.counts(replica.copies.receive(one)).items():
             totals[name] = torch.zeros_like(count, dtype=torch.float64, device=replica.device)
@@ -201,8 +201,8 @@ class _EvaluationBatch:
 def _evaluation_batches(
     replica: Replica, part: Part, largest: int
 ) -> Iterator[Callable[[], _EvaluationBatch | None]]:
-    """Yield functions that prepare the batches of a worker's share. For a stream they never end; they return None after
-    the last batch.
+    """Yield functions that prepare the batches of a worker's share. For a stream, the functions never end, but return
+    None after the last batch.
     """
     workload = replica.workload
     if workload.streamed:

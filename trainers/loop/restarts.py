@@ -1,8 +1,8 @@
-"""Stop a training early and resume it: what asks it to stop, when it saves, and how it is restarted.
+"""Stop a training run early and resume it: stop requests, checkpoints and restarts.
 
-A time slot on a machine may end, or a node may fail. A training saves a checkpoint at its evaluations; when asked to
-stop, it goes on to the next evaluation, saves and exits. Restarted with the same checkpoint, it continues as if it had
-never stopped.
+A time slot on a machine may end, or a node may fail. A training run saves a checkpoint at its evaluations. When asked
+to stop, it continues to the next evaluation, saves and exits. When restarted with the same checkpoint, it continues as
+if it had never stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainers.workloads.training_run import AnyTraining
 
 STOPPED = 75
-"""The exit status of a training that was asked to stop and saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
+"""The exit status of a run that saved after a stop request: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
 AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR", STORE_FILE)
 """Environment variables set by torchrun, by horovodrun over Gloo and by :mod:`trainers.local_workers`.
@@ -35,10 +35,10 @@ These launchers stop workers with SIGTERM, and treat any status but 0 as a crash
 
 
 class StopRequests:
-    """Whether this training was asked to stop: by SIGUSR1, by SIGTERM, or by a file that appeared.
+    """Detects requests to stop this run: SIGUSR1, SIGTERM, or a file that appears.
 
-    Under a launcher that stops its workers with SIGTERM (``AGENTS``), that signal keeps its meaning: it arrives when
-    another worker is lost, and then there is no next evaluation. The signals are handled inside a ``with`` block.
+    Under a launcher that stops its workers with SIGTERM (``AGENTS``), that signal keeps its default effect: it arrives
+    when another worker is lost, and then there is no next evaluation. The signals are handled inside a ``with`` block.
     """
 
     def __init__(self, stop_file: Path | None = None) -> None:
@@ -47,7 +47,7 @@ class StopRequests:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequests:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+        if threading.current_thread() is threading.main_thread():  # handlers need the main thread
             for number in (
                 (signal.SIGUSR1,) if under_agent(os.environ) else (signal.SIGUSR1, signal.SIGTERM)
             ):
@@ -73,7 +73,7 @@ class StopRequests:
 
 
 def agreed_by_workers(communicator: Communicator, asked: bool) -> bool:
-    """Return whether any worker asks to stop; all must call this, and all get the same answer."""
+    """Return whether any worker is asked to stop; all must call this, and all get the same answer."""
     if communicator.size == 1:
         return asked
     import torch
@@ -92,10 +92,10 @@ def finish_or_stop(
     seconds_between: float,
     stop: StopRequests,
 ) -> TrainingOutcome | None:
-    """Advance to the end, or until asked to stop; return None if it was stopped.
+    """Advance a run to its end, or until asked to stop; return None if it was stopped.
 
-    Worker 0 reports each evaluation and saves the checkpoint: at the end, before it stops, and otherwise at the first
-    evaluation at least ``seconds_between`` after the last save; 0 means at every evaluation.
+    Worker 0 reports each evaluation and saves the checkpoint at the end, before a stop, and otherwise at the first
+    evaluation at least ``seconds_between`` seconds after the last save; 0 means at every evaluation.
     """
     from trainers.loop import checkpoint as checkpoints
 
@@ -113,13 +113,13 @@ def finish_or_stop(
                 checkpoints.save(checkpoint, training.state_dict())
             saved = time.monotonic()
         if stopped and not training.finished:
-            communicator.barrier()  # no worker exits, which would end all, before the checkpoint is saved
+            communicator.barrier()  # the exit of one worker ends all, so each waits until the checkpoint is saved
             return None
     return training.outcome
 
 
 def stopped_status(environment: Mapping[str, str]) -> int:
-    """Return the exit status of a stopped training: ``STOPPED``, but 0 under a launcher that treats this as a crash."""
+    """Return the exit status of a stopped run: ``STOPPED``, or 0 under a launcher that treats it as a crash."""
     return 0 if under_agent(environment) else STOPPED
 
 
@@ -129,7 +129,7 @@ def under_agent(environment: Mapping[str, str]) -> bool:
 
 
 def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
-    """Return the number of nodes, from the launcher's workers per node; 1 without them. All workers must call this."""
+    """Return the number of nodes, from the launcher's workers per node; 1 if not set. All workers must call this."""
     local = launched_local_size(environment) or communicator.size
     if communicator.size == 1:
         return 1
@@ -145,7 +145,7 @@ def resume_from_checkpoint(
 ) -> None:
     """Load ``checkpoint`` if it exists, on every worker or on none.
 
-    Raises :class:`CheckpointError` if only some workers see the file, or it belongs to another training.
+    Raises :class:`CheckpointError` if only some workers see the file, or if it belongs to another run.
     """
     import torch
 
@@ -155,7 +155,7 @@ def resume_from_checkpoint(
     communicator.all_reduce_mean_([found])
     if 0 < float(found) < 1:
         raise CheckpointError(
-            f"only some of the workers see the checkpoint {checkpoint}; it must lie on a "
+            f"only some of the workers see the checkpoint {checkpoint}; it must be on a "
             "shared file system"
         )
     if float(found) == 1:
@@ -169,7 +169,7 @@ def finish_training(
     *,
     checkpoint: Path | None = None,
 ) -> TrainingOutcome:
-    """Advance to the end; worker 0 reports each evaluation and then saves the checkpoint."""
+    """Advance a run to its end; worker 0 reports each evaluation and then saves the checkpoint."""
     from trainers.loop import checkpoint as checkpoints
 
     while not training.finished:

@@ -1,4 +1,4 @@
-"""Sample pictures of a trained model: baseline values that it must beat, and pictures of its predictions.
+"""Sample images of a trained model: pictures of its predictions, and the baselines that it must beat.
 
 A workload that defines ``sample_images(model)`` returns plain values::
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainers.loop.replica import Replica
 
 MAX_BYTES = 8_000_000
-"""The size limit of stored sample images, as JSON."""
+"""The size limit of stored sample images, in bytes of JSON."""
 
 
 def sample_images_of(replica: Replica) -> dict[str, Any] | None:
@@ -44,8 +44,8 @@ def sample_images_of(replica: Replica) -> dict[str, Any] | None:
 
 
 def check_sample_images(images: Any) -> dict[str, Any]:
-    """Return a workload's sample images if they have the form above, else raise :class:`WorkloadError` naming the wrong
-    part.
+    """Return a workload's sample images if they have the form above; otherwise raise :class:`WorkloadError` naming the
+    invalid part.
     """
     if not isinstance(images, Mapping):
         raise WorkloadError(f"sample images must be a mapping, but got {type(images).__name__}")

@@ -10,10 +10,10 @@ from trainers.workloads.workload import Workload
 
 
 def training_queue(workload: Workload, seed: int, part: Part, first: int) -> SampleQueue:
-    """Return a queue of a worker's training samples, epoch after epoch without end, from its sample ``first`` on.
+    """Return an endless queue of a worker's training samples, epoch after epoch, starting at its sample ``first``.
 
-    A worker's epoch is its share of the declared ``train_samples``: samples beyond that are skipped, and if the stream
-    ends earlier, it starts again. A single worker's stream must provide as many samples as declared.
+    A worker's epoch is its share of the declared ``train_samples``: samples beyond its share are skipped, and a stream
+    that ends earlier starts again. A single worker's stream must provide as many samples as declared.
     """
     share = part.share(workload.train_samples)
     epoch, skipped = divmod(first, share)

@@ -1,7 +1,7 @@
-"""The training loop: train one job, on any number of workers, to its target or to the end of its budget.
+"""The training loop: train one job on any number of workers, to its target or the end of its budget.
 
-Every random number is a function of the seed and of a position in the stream of samples, so a training that
-is resumed from a checkpoint continues as if it had never stopped.
+Every random number is a function of the seed and of a position in the stream of samples, so a run that is
+resumed from a checkpoint continues as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
 
 class SynchronousTraining(TrainingRun):
-    """Trains a model on the workers' devices; ``seconds`` is wall-clock time."""
+    """A run that trains a model on the workers' devices; ``seconds`` is wall-clock time."""
 
     def __init__(
         self, job: TrainingJob, communicator: Communicator, *, workload: Workload | None = None
@@ -70,7 +70,7 @@ class SynchronousTraining(TrainingRun):
 
     @property
     def model(self) -> nn.Module:
-        """The trained model."""
+        """The model that is being trained."""
         return self.replica.model
 
     def sample_images(self) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ class SynchronousTraining(TrainingRun):
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
-        if first_step != self._loaded_to:  # updates were done elsewhere, such as in trainers.fused
+        if first_step != self._loaded_to:  # other code did the updates, such as trainers.fused
             self._go_to(first_step)
         self._loaded_to = last_step
         with torch.random.fork_rng(
@@ -106,7 +106,7 @@ class SynchronousTraining(TrainingRun):
         self._loaded_to = -1  # prefetched micro batches were cut for other updates
 
     def _go_to(self, step: int) -> None:
-        """Continue from the micro batches of update ``step``."""
+        """Continue with the micro batches of update ``step``."""
         self._micro_batches, self._loaded_to = self.loader.micro_batches(step), step
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:

@@ -1,1 +1,1 @@
-"""Number formats, normalization, random numbers, memory."""
+"""Number formats, normalization, parametrizations, random numbers, threads and memory."""

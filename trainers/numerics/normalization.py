@@ -1,13 +1,13 @@
 """Ghost batch norm: statistics per group of consecutive samples, at any batch size and number of workers.
 
-Hoffer et al., arXiv:1705.08741; Goyal et al., arXiv:1706.02677, section 2.3, keep the 32 samples of one
-worker, and MLPerf's bn_span is the same number. The group size is part of the loss, so a training with a
-fixed group size does not depend on the number of workers.
+The method is from Hoffer et al. (arXiv:1705.08741). Goyal et al. (arXiv:1706.02677, section 2.3) normalize over the 32
+samples of one worker, and MLPerf's bn_span is the same number. The group size is part of the loss, so a training run
+with a fixed group size does not depend on the number of workers.
 
 The residual sum and the ReLU that follow in most networks can be left to the normalization (:func:`norm_relu`). On a
-CPU the three then form one operation of the graph, which writes every group to its place in the result without memory
-for intermediate values. Forward and backward, it takes 0.77 to 0.90 times as long as the separate operations, if a
-tensor has :data:`FUSED_ELEMENTS` or more and there is a shortcut or more than one group
+CPU the three then form one operation of the graph, which writes every group directly into the result without memory for
+intermediate values. Forward and backward, it takes 0.77 to 0.90 times as long as the separate operations if a tensor
+has at least :data:`FUSED_ELEMENTS` elements and there is a shortcut or more than one group
 (``benchmarks/ghost_batch_norm.py``). In all other cases the separate operations are computed: they are faster for
 smaller tensors, ``torch.compile`` fuses them by itself, and nothing else has been measured on GPUs.
 """
@@ -31,13 +31,13 @@ FUSED_ELEMENTS = 2**18
 class GhostBatchNorm(nn.Module):
     """Batch normalization of ``(samples, features, ...)`` over groups of ``group_size`` consecutive samples.
 
-    Running statistics: the mean over all groups of an update (collected over its micro batches) enters an exponential
-    moving average once per update, with a decay of ``momentum`` for each group of the global batch. The average thus
-    spans the same number of samples at any batch size. With one group per update this is the usual momentum of 0.9;
-    with many, the average is the last batch's statistics, as in Akiba et al. (arXiv:1711.04325); otherwise evaluation
-    would lag behind the weights when updates are few. The average starts at zero and is divided by its own weight when
-    it is used, so it is unbiased from the first update on. It is linear in the groups, so the mean of several workers'
-    averages is the average over all their groups.
+    For the running statistics, the mean over all groups of an update (collected over its micro batches) enters an
+    exponential moving average once per update, with a decay of ``momentum`` for each group of the global batch. The
+    average thus spans the same number of samples at any batch size. With one group per update this is the usual
+    momentum of 0.9. With many groups, the average becomes the last batch's statistics, as in Akiba et al.
+    (arXiv:1711.04325), so that evaluation does not lag behind the weights when there are few updates. The average
+    starts at zero and is divided by its own weight when it is used, so it is unbiased from the first update on. It is
+    linear in the groups, so the mean of several workers' averages is the average over all their groups.
     """
 
     running_mean: Tensor
@@ -66,7 +66,7 @@ class GhostBatchNorm(nn.Module):
         self.may_fuse = True
 
     def count_on_device(self) -> None:
-        """Count the groups of an update in a tensor; a Python number would cause a recompilation for each value."""
+        """Count the groups of an update in a tensor, because a Python number would cause a recompilation per value."""
         self.update_groups = torch.zeros_like(self.update_weight)
 
     def begin_update(self) -> None:
@@ -76,10 +76,10 @@ class GhostBatchNorm(nn.Module):
             self.update_groups.zero_()
 
     def forward(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
-        """Normalize ``(samples, features, ...)`` by each group's statistics in training, else by running statistics.
+        """Normalize ``(samples, features, ...)`` by group statistics in training and running statistics in evaluation.
 
-        Then add ``add``, of the same shape, and apply the ReLU, if requested. Raises :class:`JobError` for a training
-        batch that is not a whole number of groups.
+        Then add ``add``, which has the same shape, and apply the ReLU, if requested. Raises :class:`JobError` for a
+        training batch that is not a whole number of groups.
         """
         if self.training and self._fuses(x, add):
             self._check_whole_groups(x)
@@ -148,7 +148,7 @@ class GhostBatchNorm(nn.Module):
         return y
 
     def _with_running_statistics(self, x: Tensor) -> Tensor:
-        # before the first update there is nothing to divide, and the input counts as normalized
+        # before the first update there is nothing to divide by, and the input counts as normalized
         seen = self.running_weight > 0
         weight = torch.where(seen, self.running_weight, 1.0)
         mean, variance = (
@@ -167,7 +167,7 @@ class GhostBatchNormReLU(GhostBatchNorm):
 
 
 def norm_relu(norm: nn.Module, x: Tensor, add: Tensor | None = None) -> Tensor:
-    """Return ``relu(norm(x) + add)`` for any normalization; a :class:`GhostBatchNorm` computes it as a whole."""
+    """Return ``relu(norm(x) + add)`` for any normalization; a :class:`GhostBatchNorm` computes it in one operation."""
     if isinstance(norm, GhostBatchNorm):
         return norm(x, add, relu=True)  # type: ignore[no-any-return]
     y = norm(x)
@@ -175,7 +175,7 @@ def norm_relu(norm: nn.Module, x: Tensor, add: Tensor | None = None) -> Tensor:
 
 
 class _FusedGroups(torch.autograd.Function):
-    """Batch norm of each group and what follows: y = relu(norm(x) + add), with ``add`` and ReLU as requested."""
+    """Batch norm of each group and the operations after it: y = relu(norm(x) + add), with optional ``add`` and ReLU."""
 
     @staticmethod
     def forward(
@@ -248,7 +248,7 @@ def ghost_batch_norms(model: nn.Module) -> list[GhostBatchNorm]:
 
 
 def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
-    """Return the layers' common group size, in samples; 1 without layers. Raises :class:`JobError` if they differ."""
+    """Return the layers' group size in samples, or 1 without layers; raise :class:`JobError` if group sizes differ."""
     sizes = {norm.group_size for norm in norms}
     if len(sizes) > 1:
         raise JobError(
@@ -277,12 +277,12 @@ def update_running_statistics(norms: Sequence[GhostBatchNorm], groups: int) -> N
 
 
 def statistics_depend_on_micro_batches(model: nn.Module) -> bool:
-    """Return whether a model has another kind of batch norm, which makes a training depend on its micro batch."""
+    """Return whether a model has another kind of batch norm, whose results depend on the micro batch size."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def persistent_statistics(model: nn.Module) -> list[Tensor]:
-    """Return the floating-point buffers of a checkpoint, of any shape, which workers average before an evaluation."""
+    """Return the floating-point buffers of a checkpoint, of any shape; workers average them before an evaluation."""
     parameters = {id(parameter) for parameter in model.parameters()}
     return [
         tensor

@@ -1,11 +1,11 @@
-"""Parametrizations: how initial values, outputs and learning rates depend on the width and the depth of a model.
+"""Parametrizations, which define how initial values, outputs and learning rates scale with a model's width and depth.
 
 ``standard`` leaves a model as it is. ``mup`` is the maximal update parametrization (Yang et al., arXiv:2203.03466) in
-the form of its table 8. At the base width it equals the standard parametrization; at other widths, with sizes as
-multiples of the base sizes:
+the form of table 8 of that paper. At the base width it equals the standard parametrization. At other widths, it applies
+these factors, with sizes as multiples of the base sizes:
 
                                     vector      matrix
-    initial standard deviation      1           1 / sqrt(fan_in)    of the standard one at the base width
+    initial standard deviation      1           1 / sqrt(fan_in)    relative to the standard one at the base width
     rate of SGD                     size        fan_out / fan_in    its update is proportional to the gradient
     rate of Adam-like rules         1           1 / fan_in          every entry's update has the rate's size
     epsilon of Adam-like rules      1 / size    1 / fan_out         it shrinks with the gradient's entries
@@ -13,36 +13,37 @@ multiples of the base sizes:
     input of the last layer         1 / fan_in                      a layer whose output does not grow
     products in attention           sqrt(base d) / d                d, the size of a head (:func:`attention_scale`)
 
-``completep`` extends this to the depth (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), with the number of
+``completep`` extends this to depth (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), where depth is the number of
 residual blocks as a multiple of the number in the base:
 
                                     outside of blocks   in a block
     output of a branch              -                   1 / depth           to the residual stream
     initial standard deviation      as in mup           as in mup           at any depth
     rate of Adam-like rules         as in mup           as in mup
-    epsilon of Adam-like rules      as in mup           1 / depth times that
-    rate of SGD                     as in mup           depth times that
+    epsilon of Adam-like rules      as in mup           1 / depth times mup's
+    rate of SGD                     as in mup           depth times mup's
     rate of LARS and LAMB           as in mup           as in mup
 
-A matrix has two dimensions that grow with the width, a vector has one: biases, normalization gains, embeddings, weights
-of first and last layers. Table 3 of the paper, without the multiplier of the last layer, gives the same training
+A matrix has two dimensions that grow with the width. A vector has one: biases, normalization gains, embeddings, and the
+weights of first and last layers. Table 3 of the muP paper, without the multiplier of the last layer, trains identically
 (section B.1 there); the form in table 8 also allows the output to be tied to the embedding. Tensors without a growing
 dimension stay as they are.
 
 The row for LARS and LAMB is not in that paper. It follows from the condition that an update has the spectral norm
 sqrt(fan_out / fan_in) (Yang, Simon and Bernstein, arXiv:2310.17813, condition 1). The rank of gradients does not grow,
-so an update's spectral norm is a share of its Frobenius norm, which the trust ratio makes a share of the weights':
-sqrt(fan_out) for a matrix. Parameters that these rules do not adapt follow the rows above it.
+so an update's spectral norm is proportional to its Frobenius norm. The trust ratio makes that proportional to the norm
+of the weights, sqrt(fan_out) for a matrix. Parameters that LARS and LAMB do not adapt follow the rows for SGD and Adam.
 
 CompleteP is published for AdamW. For every optimizer it requires that the weights of a block move as far in a deep
-network as at the base depth. The rest follows from the gradient, which the multiplier of the branch divides by the
-depth: a rule that normalizes the gradient (Adam-like rules, LARS, LAMB) moves weights as far, whereas a rule that is
-proportional to it (SGD, and parameters that LARS does not adapt) needs a rate that is larger by a factor of the depth.
+network as at the base depth. The remaining factors follow from the gradient, which the multiplier of the branch divides
+by the depth. A rule that normalizes the gradient (Adam-like rules, LARS, LAMB) moves the weights equally far at any
+depth, whereas a rule that is proportional to the gradient (SGD, and parameters that LARS does not adapt) needs a
+learning rate that is larger by a factor of the depth.
 
-The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink at the same
-pace at any size (section B.3 of the muP paper: decoupled decay; microsoft/mup does the same, as does CompleteP's
-table). Adam's epsilon follows the gradients, which fall with the width, and within a block with the depth (CompleteP,
-table 1).
+The coefficient of weight decay is divided by the multiplier of SGD's or Adam's learning rate, so that weights shrink at
+the same pace at any size (section B.3 of the muP paper for decoupled decay; microsoft/mup and CompleteP's table do the
+same). Adam's epsilon scales like the gradients, which shrink with the width and, within a block, with the depth
+(CompleteP, table 1).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from search_spaces.techniques.technique import listed_words
 from trainers.errors import DataError, JobError, WorkloadError
 
 InitialLaw = Literal["fan_in", "fan_out", "constant"]
-"""How the standard initialization's deviation scales with width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), or 1."""
+"""How the standard deviation of initial values scales with width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), or 1."""
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 _LISTS = (nn.ModuleList, nn.Sequential)
@@ -71,7 +72,7 @@ _INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 
 
 class ParameterMultipliers(NamedTuple):
-    """The factors of a parameter's rate, its coefficient of weight decay and Adam's epsilon."""
+    """The factors of a parameter's learning rate, its coefficient of weight decay and Adam's epsilon."""
 
     rate: float = 1.0
     weight_decay: float = 1.0
@@ -80,10 +81,10 @@ class ParameterMultipliers(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """A tensor's fans as multiples of the fans of its base shape; both are 1 if nothing grows.
+    """A tensor's fans as multiples of the fans of its base shape; both are 1 if no dimension grows.
 
-    ``depth`` is the number of residual blocks as a multiple of the number in the base, for a tensor in a block; 1
-    outside.
+    ``depth`` is the number of residual blocks as a multiple of the number in the base if the tensor is in a block, else
+    1.
     """
 
     fan_in: float = 1.0
@@ -97,12 +98,12 @@ class TensorGrowth:
 
     @property
     def deviation(self) -> float:
-        """The initial standard deviation, relative to that at the base width."""
+        """The initial standard deviation, relative to its value at the base width."""
         return self.fan_in**-0.5 if self.matrix else 1.0
 
     @property
     def gradient(self) -> float:
-        """The size of the gradient's entries, relative to that at the base."""
+        """The size of the gradient's entries, relative to their size in the base."""
         of_width = 1 / self.fan_out if self.matrix else 1 / (self.fan_in * self.fan_out)
         return of_width / self.depth
 
@@ -111,8 +112,8 @@ class TensorGrowth:
     ) -> ParameterMultipliers:
         """Return the factors of a parameter under an optimizer.
 
-        ``weight_decay`` is the decay's coefficient; ``adapted`` says whether layer-wise adaptation applies to the
-        parameter. Raises :class:`JobError` for an optimizer whose scaling with the size is unknown.
+        ``weight_decay`` is the coefficient of weight decay; ``adapted`` says whether layer-wise adaptation applies to
+        the parameter. Raises :class:`JobError` for an optimizer whose scaling with model size is unknown.
         """
         if self == TensorGrowth():
             return ParameterMultipliers()
@@ -141,14 +142,14 @@ class TensorGrowth:
 
 @dataclass(frozen=True)
 class BaseSizes:
-    """The sizes at which a parametrization equals the standard one; ``depth`` is None in ``mup``, which ignores it."""
+    """The sizes at which a parametrization equals the standard one; ``depth`` is None for ``mup``, which ignores it."""
 
     width: int
     depth: int | None = None
 
 
 def base_sizes(data: Mapping[str, Any], *, depth: str = "") -> BaseSizes | None:
-    """Return the base sizes of a parametrization from a workload's data options; None for the standard one.
+    """Return the base sizes of a parametrization from a workload's data options, or None for ``standard``.
 
     Reads ``parametrization``, ``base_width`` and ``base_depth``. ``depth`` says why the workload's network cannot be
     scaled in depth; empty if it can. Raises :class:`DataError` if the options contradict each other.
@@ -179,8 +180,8 @@ def _base(data: Mapping[str, Any], size: str, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DataError(
             f"parametrization {name!r} needs base_{size}, the {size} at which it equals the "
-            f"standard one (such as the smallest that is trained), a whole number of at least "
-            f"1, but got {value!r}"
+            f"standard parametrization (such as the smallest that you train), as a whole number "
+            f"of at least 1, but got {value!r}"
         )
     return value
 
@@ -198,15 +199,15 @@ def maximal_update_(
 ) -> dict[nn.Parameter, TensorGrowth]:
     """Convert a model with the standard parametrization to ``mup``; return the growth of each parameter.
 
-    ``base`` is the same model at the base width, of which only the shapes are read. ``initialization`` says, by
-    prefixes of parameter names, how the standard deviation of initial values scales with the width, for parameters of
-    more than one dimension; the longest matching prefix counts. By default PyTorch's initialization is assumed: layers
-    and other matrices follow ``fan_in``, embeddings and all other vectors are constant.
+    ``base`` is the same model at the base width; only its shapes are read. For parameters with more than one dimension,
+    ``initialization`` maps prefixes of parameter names to the scaling of the standard deviation of initial values with
+    the width; the longest matching prefix counts. By default PyTorch's initialization is assumed: layers and other
+    matrices follow ``fan_in``, while embeddings and all other vectors are constant.
 
-    If the base has a different number of blocks (modules of a list), the model is converted to ``completep``.
-    ``residual_outputs`` then names the modules of a block whose outputs are added to the stream; these outputs are
-    divided by the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` if the two models
-    do not match.
+    If the base has a different number of blocks (modules of a list), the model is converted to ``completep``. In that
+    case ``residual_outputs`` names the modules of a block whose outputs are added to the residual stream; these outputs
+    are divided by the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` if the two
+    models do not match.
     """
     depths = _depths(model, base)
     branches = {
@@ -232,7 +233,7 @@ def maximal_update_(
 
 @dataclass(frozen=True)
 class _Depth:
-    """A list of blocks with another length than in the base; ``beginning`` is the prefix of its modules' names."""
+    """A list of blocks whose length differs from the base; ``beginning`` is the prefix of its modules' names."""
 
     beginning: str
     blocks: int
@@ -243,7 +244,7 @@ class _Depth:
         return self.blocks / self.base
 
     def at_base(self, name: str) -> str:
-        """Return a parameter's name in the base; blocks beyond the number in the base start over from the first."""
+        """Return a parameter's name in the base; extra blocks map to the blocks of the base from the first one on."""
         if not name.startswith(self.beginning):
             return name
         index, _, rest = name.removeprefix(self.beginning).partition(".")
@@ -251,7 +252,7 @@ class _Depth:
 
 
 def _depths(model: nn.Module, base: nn.Module) -> list[_Depth]:
-    """Return the lists of blocks that grow; if lists are nested, only the outermost."""
+    """Return the lists of blocks that grow; if lists are nested, return only the outermost."""
     lists = {name: len(each) for name, each in base.named_modules() if _is_list(each)}
     found: list[_Depth] = []
     for name, module in model.named_modules():
@@ -304,12 +305,12 @@ def _growths(
         at_base = {name: depth.at_base(its) for name, its in at_base.items()}
     fewer = {
         name for name in shapes if any(name.startswith(depth.beginning) for depth in depths)
-    } - set(at_base.values())  # of the blocks that only the base has
+    } - set(at_base.values())  # parameters of blocks that only the base has
     if odd := (shapes.keys() - fewer) ^ set(at_base.values()):
         alone = next((name for name, its in at_base.items() if its in odd), min(odd))
         raise WorkloadError(
-            f"the model at the base width must have the same parameters as the model, with "
-            f"other sizes, but only one has {alone!r}; build both with the same class and "
+            f"the model at the base width must have the same parameters as the model, apart "
+            f"from their sizes, but only one has {alone!r}; build both with the same class and "
             f"change only the width"
         )
     inputs_first = {
@@ -358,7 +359,7 @@ def _standard_deviations(
     growths: Mapping[nn.Parameter, TensorGrowth],
     initialization: Mapping[str, InitialLaw],
 ) -> dict[nn.Parameter, float]:
-    """Return the factor of each initial value in the standard parametrization, relative to the base width."""
+    """Return the factor of each parameter's initial values in the standard parametrization, relative to the base."""
     deviations: dict[nn.Parameter, float] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

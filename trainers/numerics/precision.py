@@ -1,8 +1,8 @@
 """Reduced precision: which operations run in bf16 or fp16, and the loss scaling that keeps fp16 gradients above zero.
 
-Following Micikevicius et al. (arXiv:1710.03740), matrix products run in the reduced type, and normalization, loss and
-updates in fp32; the loss is multiplied by a scale, by which the gradients are divided before they are used. If a
-gradient overflows, its update is skipped and a dynamic scale is halved; the scale doubles after
+Following Micikevicius et al. (arXiv:1710.03740), matrix products run in the reduced type; normalization, loss and
+updates run in fp32. The loss is multiplied by a scale, and the gradients are divided by it before they are used. If a
+gradient overflows, its update is skipped and a dynamic scale is halved. The scale doubles after
 ``loss_scale_growth_updates`` updates without an overflow.
 """
 
@@ -34,24 +34,24 @@ _MATRIX_PRODUCTS = (
 def precision_context(
     settings: TrainingSettings, device: torch.device
 ) -> AbstractContextManager[Any]:
-    """Return the context in which loss and scores are computed; it may be entered repeatedly."""
+    """Return the context in which the loss and the scores are computed; it may be entered repeatedly."""
     if settings.precision not in REDUCED_TYPES:  # tf32 is a mode of fp32 on GPUs
         return nullcontext()
     return torch.autocast(device.type, dtype=REDUCED_TYPES[settings.precision])
 
 
 def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
-    """Store convolutions and linear layers in the reduced type, if ``reduced_weights`` is set; leave all else as it is.
+    """Store convolutions and linear layers in the reduced type if ``reduced_weights`` is set; change nothing else.
 
     Their gradients are still accumulated in fp32, because in fp16 they would vanish when divided by the loss scale.
-    Raises :class:`JobError` if PyTorch cannot do that.
+    Raises :class:`JobError` if this PyTorch version cannot do that.
     """
     if not settings.reduced_weights:
         return
     if not hasattr(torch.Tensor, "grad_dtype"):
         raise JobError(
             f"reduced_weights needs PyTorch 2.10 or later, for gradients wider than their weights, but this "
-            f"is {torch.__version__}; leave reduced_weights out, or install a later one"
+            f"is {torch.__version__}; leave reduced_weights out, or upgrade PyTorch"
         )
     for module in model.modules():
         if isinstance(module, _MATRIX_PRODUCTS):
@@ -68,10 +68,10 @@ def zero_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 class LossScale:
-    """The factor of the loss before backpropagation: 1, a constant, or as large as possible.
+    """The factor of the loss before backpropagation: 1, a constant, or, if dynamic, as large as possible.
 
     A dynamic ``value`` is a float32 scalar that stays on the device, so that nothing waits for it; each update creates
-    a new tensor. It does not grow beyond the largest finite value.
+    a new tensor. The scale does not grow beyond the largest finite value.
     """
 
     def __init__(self, settings: TrainingSettings, device: torch.device | str = "cpu") -> None:
@@ -83,7 +83,7 @@ class LossScale:
             self._without_overflow = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, overflowed: Tensor) -> None:
-        """Record whether the last update's gradient overflowed: a bool scalar, the same on every worker."""
+        """Record whether the last update's gradient overflowed, given as a bool scalar that all workers share."""
         assert isinstance(self.value, Tensor), "only a dynamic scale is updated"
         self.value = self.value.clone()
         torch._amp_update_scale_(
@@ -98,7 +98,7 @@ class LossScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`."""
+        """Restore the state returned by :meth:`state_dict`."""
         if not isinstance(self.value, Tensor):
             self.value = state["value"]
             return

@@ -1,7 +1,7 @@
-"""Random numbers as functions of counters, so that nothing has to be stored to reproduce them.
+"""Random numbers as functions of counters, so that they can be reproduced without storing any state.
 
-The mixer is SplitMix64 (Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195): a bijection of 64-bit
-words whose outputs on consecutive counters pass the usual tests of randomness.
+The mixer is SplitMix64 (Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195), a bijection of 64-bit words whose
+outputs on consecutive counters pass the usual tests of randomness.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def mixed_seed(*counters: int) -> int:
 def sample_uniforms(seed: int, epochs: Tensor, indices: Tensor, count: int) -> Tensor:
     """Return ``count`` uniform numbers in [0, 1) per sample, shape ``(len(indices), count)``, float64, on the CPU.
 
-    They depend only on the seed, the sample's epoch and its index, so that a sample is augmented in the same way on any
-    worker and in any micro batch. ``epochs`` and ``indices`` are int64 tensors of shape ``(samples,)`` on the CPU.
+    The numbers depend only on the seed, the sample's epoch and its index, so that a sample is augmented in the same way
+    on any worker and in any micro batch. ``epochs`` and ``indices`` are int64 tensors of shape ``(samples,)`` on the
+    CPU.
     """
-    # NumPy has unsigned words, and a batched operation in it takes a third of PyTorch's time
+    # NumPy has unsigned words, and its batched operations take a third of the time of PyTorch's
     base = np.uint64(mixed_seed(seed, 1))
     state = _mix_words(epochs.numpy().view(np.uint64) + base)
     state = _mix_words(state + indices.numpy().view(np.uint64))

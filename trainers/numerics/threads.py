@@ -1,4 +1,4 @@
-"""The number of threads with which a process computes, and its share of the machine's cores."""
+"""The number of threads that a process uses, and its share of the machine's cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL_SIZES = (
     "PALS_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
-"""Environment variables in which launchers give the number of workers on this node."""
+"""The environment variables in which launchers give the number of workers on this node."""
 
 LOCAL_RANKS = (
     "LOCAL_RANK",
@@ -25,7 +25,7 @@ LOCAL_RANKS = (
     "PALS_LOCAL_RANKID",
     "SLURM_LOCALID",
 )
-"""Environment variables in which launchers give a worker's local rank."""
+"""The environment variables in which launchers give a worker's local rank."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ _share = _Share()
 
 
 def use_threads(count: int) -> None:
-    """Compute with ``count`` threads, which are the process's share of the machine's cores from now on."""
+    """Use ``count`` threads, which also become the process's share of the machine's cores."""
     _share.threads = count
     if "torch" in sys.modules:  # not every workload needs torch
         import torch
@@ -48,12 +48,12 @@ def use_threads(count: int) -> None:
 
 
 def own_cores(count: int) -> None:
-    """Record that the process has ``count`` cores to itself; its number of threads stays as it is."""
+    """Record that the process has ``count`` cores to itself, without changing its number of threads."""
     _share.threads = count
 
 
 def local_rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return this worker's local rank and its node's number of workers, as a launcher set them; else 0 and 1."""
+    """Return this worker's local rank and the number of workers on its node, as set by a launcher; else 0 and 1."""
     number = next(
         (int(environment[name]) for name in LOCAL_RANKS if environment.get(name, "").isdigit()), 0
     )
@@ -61,7 +61,7 @@ def local_rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def launched_local_size(environment: Mapping[str, str]) -> int | None:
-    """Return the number of workers on this node, as a launcher set it; None without a launcher."""
+    """Return the number of workers on this node, as set by a launcher; None without a launcher."""
     return next(
         (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
         None,
@@ -71,8 +71,8 @@ def launched_local_size(environment: Mapping[str, str]) -> int | None:
 def cores_of_process() -> int:
     """Return the number of cores in this process's share, at least 1.
 
-    This is the number set by :func:`use_threads`, or else the number of cores that the process may run on, divided by
-    the workers on this node.
+    This is the number set by :func:`use_threads` or, if none was set, the number of cores that the process may run on
+    divided by the number of workers on this node.
     """
     if _share.threads:
         return _share.threads

@@ -1,4 +1,4 @@
-"""Optimizers by the rules of their papers, one file each, which are also PyTorch optimizers for any training loop."""
+"""Optimizers that follow their papers, one file each, and are also available as PyTorch optimizers for any loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(title: str) -> type[RuleOptimizer]:
-    """Return an optimizer for other training loops by its description's title, such as ``LARS`` or ``LAMB``."""
+    """Return an optimizer class for other training loops by the title of its description, such as ``LARS``."""
     found = None if title.startswith("_") else optimizer_class(title)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {title!r}")
@@ -39,12 +39,12 @@ def make_optimizer(
     communicator: Communicator | None = None,
     growths: Mapping[nn.Parameter, TensorGrowth] | None = None,
 ) -> Optimizer:
-    """Create the optimizer that ``settings.optimizer`` names, over the trained parameters.
+    """Create the optimizer named by ``settings.optimizer`` for the trained parameters.
 
     ``kinds`` gives the kind of each parameter (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without
-    it the exclusions go by rank. ``growths`` says how far each parameter is from its base shape, if the model is in
-    ``mup`` or ``completep`` (:func:`~trainers.numerics.parametrization.maximal_update_`). A rule may divide its work
-    among the workers of ``communicator``, all of which do the same updates. If some parameters are bf16 or fp16, the
+    it the exclusions depend on rank. ``growths`` gives the growth of each parameter from its base shape, if the model
+    is in ``mup`` or ``completep`` (:func:`~trainers.numerics.parametrization.maximal_update_`). A rule may divide its
+    work among the workers of ``communicator``, which all do the same updates. If some parameters are bf16 or fp16, the
     optimizer runs on fp32 master copies of them.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]

@@ -2,8 +2,8 @@
 
     w = w - rate * direction                            the direction of moments.py
 
-When the batch grows by a factor k, the rate should grow by a factor between sqrt(k) and k. ``bias_correction`` is
-Adam's own.
+When the batch grows by a factor k, the rate should grow by a factor between sqrt(k) and k. Adam itself includes
+``bias_correction``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ class AdamRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         direction = fused_direction(update, update.gradients_with_decay())
         update.memory.parameters.addcmul_(update.elements("rate"), direction, value=-1)

@@ -18,7 +18,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch
 
 
 class AdamWRule(GroupOptimizer):
-    """Adam with the decay separate from the moments."""
+    """Adam with the weight decay kept separate from the moments."""
 
     state_names = STATE_NAMES
 
@@ -36,7 +36,7 @@ class AdamWRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         weights, rate = update.memory.parameters, update.elements("rate")
         weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)
         weights.addcmul_(rate, fused_direction(update, update.gradients), value=-1)

@@ -3,14 +3,14 @@
     m = beta1 * m + (1 - beta1) * g         s = b * s + (1 - b) * g         v = beta2 * v + (1 - beta2) * g^2
     w = w - rate * weight_decay * w - rate * (m / (1 - beta1^t) + a * s) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-s has no bias correction. Over ``ademamix_warmup_epochs``, as p goes from 0 to 1, a rises linearly from 0 to
-``ademamix_alpha``, and b from beta1 to ``ademamix_beta3`` so that the half-life of the average rises linearly (section
-3.1):
+The slow average s has no bias correction. Over ``ademamix_warmup_epochs``, as p goes from 0 to 1, a rises linearly from
+0 to ``ademamix_alpha``, and b rises from beta1 to ``ademamix_beta3`` such that the half-life of the average rises
+linearly (section 3.1):
 
     b = exp(ln beta1 ln beta3 / ((1 - p) ln beta3 + p ln beta1))
 
-The paper counts p in updates, from 1; here p is the progress before the update divided by the length of the warmup, so
-that it means the same at any batch size. Without a warmup a and b are constant.
+The paper counts p in updates, from 1. Here p is the progress before the update divided by the length of the warmup, so
+that its meaning does not depend on the batch size. Without a warmup a and b are constant.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class AdEMAMixRule(GroupOptimizer):
 
     @staticmethod
     def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:  # noqa: ARG004
-        """Return a and 1 - b of one training's update."""
+        """Return a and 1 - b for an update of one training run."""
         alpha, keep = mix(settings, epochs)
         return {"slow_share": alpha, "slow_part": 1 - keep}
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         weights, rate = update.memory.parameters, update.elements("rate")
         slow, second = (update.memory.states[name] for name in ("slow_moment", "second_moment"))
         weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)

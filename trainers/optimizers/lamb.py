@@ -5,13 +5,14 @@
     ratio = phi(||w||) / (||u|| + trust_epsilon)        phi(x) = min(x, weight_norm_limit), or x without a limit
     w = w - rate * ratio * u                            per tensor
 
-The decay is decoupled from the moments and lies inside the ratio. The paper has no trust_epsilon (0, the
-default). A tensor with ||w|| = 0 or ||u|| = 0 has ratio 1.
+The decay is decoupled from the moments but included in the trust ratio. The paper has no trust_epsilon, so its default
+is 0. A tensor with ||w|| = 0 or ||u|| = 0 has ratio 1.
 
 Biases and normalization parameters have ratio 1 and do not decay unless ``adapt_norm_and_bias`` and
-``decay_norm_and_bias`` are set: apex's FusedLAMB likewise adapts only parameters that decay. NVLAMB is LAMB with
+``decay_norm_and_bias`` are set; apex's FusedLAMB likewise adapts only parameters that decay. NVLAMB is LAMB with
 ``adapt_norm_and_bias`` true, ``bias_correction`` true and ``gradient_clip_norm`` 1.0; the training loop clips the
-gradient before it enters the moments. (FusedLAMB: epsilon 1e-6, betas 0.9 and 0.999, weight_decay 0.01.)
+gradient before it enters the moments. FusedLAMB's defaults are epsilon 1e-6, betas 0.9 and 0.999, and weight_decay
+0.01.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class LAMBRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         memory, weights = update.memory, update.memory.parameters
         direction = fused_direction(update, update.gradients)
         moves = torch.addcmul(direction, update.decay_of_elements, weights)

@@ -5,12 +5,12 @@
     factor = ratio                          ``larc_mode`` scale: the layer's rate is ratio * rate
     g' = factor * (g + weight_decay * w)    then one step of ``larc_optimizer`` with g' at the rate, without decay
 
-Apex's defaults are trust_coefficient 0.02 and trust_epsilon 1e-8. ``sgd`` is PyTorch's, with the rate outside the
-buffer (unlike in LARS); ``adam`` is Adam, which cancels a constant factor of a tensor's gradient and so reacts only to
-changes in the ratio; Kurth et al. (arXiv:1810.01993) train with it.
+Apex's defaults are trust_coefficient 0.02 and trust_epsilon 1e-8. ``sgd`` is PyTorch's SGD, with the rate outside the
+buffer (unlike in LARS). ``adam`` is Adam, which cancels a constant factor of a tensor's gradient and so reacts only to
+changes in the ratio; Kurth et al. (arXiv:1810.01993) train with LARC on Adam.
 
 A tensor whose weight or gradient norm is zero keeps its gradient unchanged and skips its decay for that update, as
-in apex. Apex adapts every tensor (``adapt_norm_and_bias`` and ``decay_norm_and_bias`` true); here biases and
+in apex. Apex adapts every tensor (``adapt_norm_and_bias`` and ``decay_norm_and_bias`` true). Here, biases and
 normalization parameters are left to the inner optimizer unless these settings say otherwise.
 """
 
@@ -31,7 +31,7 @@ from trainers.optimizers.trust_ratio import tensor_norms, trust_ratios
 
 
 class LARCRule(GroupOptimizer):
-    """LARC in front of SGD or Adam."""
+    """LARC applied before SGD or Adam."""
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         self.on_adam = settings.larc_optimizer == "adam"
@@ -81,7 +81,7 @@ class LARCRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         memory, weights = update.memory, update.memory.parameters
         weight_norms, gradient_norms = memory.norms(weights, update.gradients)
         factors = trust_ratios(

@@ -8,19 +8,20 @@ and, with d = g + weight_decay * w, one of three rules, chosen by ``momentum_for
     corrected   v = momentum * v * rate / last rate + rate * ratio * d  w = w - v
     outside     v = momentum * v + d                                    w = w - rate * ratio * v
 
-Inside is the paper's rule and the default, and the rule of MLPerf's reference (mlcommons/training,
-retired_benchmarks/resnet-tf2/tensorflow2/lars_optimizer.py, commit aa344c7f). Corrected is the rule of NVIDIA's MLPerf
-submissions, which multiply the momentum by the rate over the last rate (mlcommons/training_results_v1.0,
-NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). Outside is the rule of TensorFlow 1.12 and
-of the TPU code of 2018 (tensorflow/tpu, models/official/resnet/lars_optimizer.py), where the rate and the ratio of an
-update also multiply the earlier updates in the buffer.
+The form ``inside``, the default, is the rule of the paper and of MLPerf's reference (mlcommons/training,
+retired_benchmarks/resnet-tf2/tensorflow2/lars_optimizer.py, commit aa344c7f). The form ``corrected`` is the rule of
+NVIDIA's MLPerf submissions, which multiply the momentum by the rate over the last rate
+(mlcommons/training_results_v1.0, NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). The form
+``outside`` is the rule of TensorFlow 1.12 and of the TPU code of 2018 (tensorflow/tpu,
+models/official/resnet/lars_optimizer.py), where the rate and the ratio of an update also multiply the earlier updates
+in the buffer.
 
-Corrected is also the rule of timm's LARS (huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af), which
-most PyTorch code uses: ``u = momentum * u + ratio * d`` and ``w = w - rate * u``, with the ratio applied to the
-gradient before the buffer and the rate outside, is the same rule with u = v / rate. timm uses a trust_epsilon of 1e-8
-and, with ``always_adapt=False``, does not adapt parameters without decay: without weight decay its LARS is SGD.
+The form ``corrected`` is also the rule of timm's LARS (huggingface/pytorch-image-models, timm/optim/lars.py, commit
+5788a1af), which most PyTorch code uses. With u = v / rate, it reads ``u = momentum * u + ratio * d`` and ``w = w - rate
+* u``: the ratio is applied to the gradient before the buffer, and the rate outside. timm uses a trust_epsilon of 1e-8
+and, with ``always_adapt=False``, does not adapt parameters without decay, so its LARS without weight decay is SGD.
 
-The paper has no trust_epsilon (0, the default); MLPerf's reference has 1e-7, because its default of 0.0 reads
+The paper has no trust_epsilon, so its default is 0. MLPerf's reference uses 1e-7, because its default of 0.0 enters
 ``epsilon or backend.epsilon()``, which is 1e-7 in Keras. Each form supports heavy-ball and Nesterov momentum.
 
 Biases and normalization parameters have ratio 1 and do not decay, as with MLPerf's skip list, unless
@@ -70,7 +71,7 @@ class LARSRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         memory = update.memory
         weights, gradients = memory.norms(memory.parameters, update.gradients)
         ratios = trust_ratios(

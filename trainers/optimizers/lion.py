@@ -1,11 +1,11 @@
-"""Lion, the sign of an interpolated momentum (Chen et al., arXiv:2302.06675, algorithm 2).
+"""Lion, which updates by the sign of an interpolated momentum (Chen et al., arXiv:2302.06675, algorithm 2).
 
     c = beta1 * m + (1 - beta1) * g
     w = w - rate * weight_decay * w - rate * sign(c)
     m = lion_beta2 * m + (1 - lion_beta2) * g
 
-Every element moves by the rate itself, so a good rate is three to ten times smaller than AdamW's and a good decay three
-to ten times larger (section 5). Lion keeps one buffer instead of Adam's two.
+Every element moves by the learning rate itself, so a good rate is three to ten times smaller than for AdamW, and a good
+decay three to ten times larger (section 5). Lion keeps one buffer instead of Adam's two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LionRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         weights, buffer = update.memory.parameters, update.memory.states["momentum"]
         rate = update.elements("rate")
         weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)

@@ -1,7 +1,7 @@
 """fp32 master copies of parameters that are kept in bf16 or fp16 (Micikevicius et al., arXiv:1710.03740, section 3.1).
 
 The rule runs on the masters with gradients cast to fp32, so that an update smaller than half a unit in the last place
-of the reduced weight is not lost; then the result is rounded and copied to the model. The norms and ratios of LARS,
+of the reduced weight is not lost. The result is then rounded and copied to the model. The norms and ratios of LARS,
 LARC and LAMB are computed from the masters (Jia et al., arXiv:1807.11205).
 """
 
@@ -21,7 +21,7 @@ REDUCED = (torch.bfloat16, torch.float16)
 
 
 class MasterOptimizer:
-    """An optimizer of fp32 masters of the reduced parameters, and of all other parameters directly."""
+    """An optimizer that updates fp32 masters of the reduced parameters, and all other parameters directly."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], build: Callable[[list[nn.Parameter]], Optimizer]
@@ -65,7 +65,7 @@ class MasterOptimizer:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Enter and leave the rule's evaluation; the model's reduced weights follow the masters both times."""
+        """Enter and leave the rule's evaluation; both times, the masters are copied to the model's reduced weights."""
         with self.optimizer.evaluation():
             self._copy_down()
             yield
@@ -76,7 +76,7 @@ class MasterOptimizer:
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
     def gather(self) -> None:
-        """Copy the parts of the rule's state that only some workers keep to every worker."""
+        """Copy to every worker the parts of the rule's state that only some workers keep."""
         self.optimizer.gather()
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`; the model's reduced weights follow the masters."""
+        """Restore the state returned by :meth:`state_dict`, and copy the masters to the model's reduced weights."""
         saved = state.get("masters")
         if saved is None or [tuple(one.shape) for one in saved] != [
             tuple(one.shape) for one in self.masters

@@ -3,8 +3,8 @@
     m = beta1 * m + (1 - beta1) * g         v = beta2 * v + (1 - beta2) * g^2
     direction = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)             t, ``count``, is 1 at first
 
-Without ``bias_correction`` the two divisors are 1, which is their limit for large t: the kernel is given a large t.
-PyTorch's fused Adam kernel reads and writes each tensor once.
+Without ``bias_correction`` the two divisors are 1, their limit for large t, so the kernel receives a large t. PyTorch's
+fused Adam kernel reads and writes each tensor once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def move_by_moments_(
 ) -> None:
     """Add ``gradients`` to the moments of a batch and move its parameters by ``-rate * direction``.
 
-    Gradients, moments and parameters are flat, one tensor of shape ``(elements,)`` for each parameter; ``count``
-    is t, which is 1 at the first update. ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters
-    first shrink by ``rate * weight_decay`` (Loshchilov and Hutter, arXiv:1711.05101).
+    Gradients, moments and parameters are flat, one tensor of shape ``(elements,)`` for each parameter; ``count`` is t,
+    which is 1 at the first update. ``weight_decay * w`` is part of the gradient unless the decay is ``decoupled``, in
+    which case the parameters first shrink by ``rate * weight_decay`` (Loshchilov and Hutter, arXiv:1711.05101).
     """
     _fused_(
         batch.parameters,
@@ -58,7 +58,7 @@ def negative_directions(
 ) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` for each parameter.
 
-    The returned tensors are the batch's temporaries, of shape ``(elements,)`` like the gradients.
+    The returned tensors are the batch's temporaries and have the shape of the gradients, ``(elements,)``.
     """
     moved = batch.temporaries()
     if batch.on_cpu and batch.weight_decay:
@@ -85,14 +85,14 @@ def negative_directions(
 def bias_correction(
     beta: float, count: float | Tensor, settings: TrainingSettings
 ) -> float | Tensor:
-    """Return ``1 - beta^count``, the divisor of an average that began at 0; 1 without ``bias_correction``."""
+    """Return ``1 - beta^count``, the divisor of an average that started at 0; 1 without ``bias_correction``."""
     if not settings.bias_correction:
         return 1.0
     return 1 - beta ** (count.double() if isinstance(count, Tensor) else count)
 
 
 def fused_direction(update: FusedUpdate, gradients: Tensor) -> Tensor:
-    """Update the moments of several trainings with the gradients and return their direction, ``(elements,)``."""
+    """Update the moments of several training runs with the gradients; return the directions, ``(elements,)``."""
     first, second = (update.memory.states[name] for name in STATE_NAMES)
     first.lerp_(gradients, update.elements("first_part"))
     second.mul_(update.elements("beta2"))

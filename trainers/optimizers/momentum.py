@@ -10,8 +10,8 @@ parameter's tensor, which is 1 in plain SGD. ``form`` is one of
 Nesterov momentum applies the momentum to the new buffer and adds the new term again, which gives w - rate * ratio * (d
 + momentum * v) outside and w - momentum * v - rate * ratio * d inside. The forms differ whenever the rate or the ratio
 changes. The corrected form (Goyal et al., arXiv:1706.02677, section 3, remark 2) stores v / rate, which follows
-``momentum * v + ratio * d`` with the rate outside: this is the same wherever the correction is defined, and is also
-defined after a rate of 0. Without ratios it therefore equals the outside form.
+``momentum * v + ratio * d`` with the rate outside. This gives the same result wherever the correction is defined, and
+is also defined after a rate of 0. Without ratios the corrected form therefore equals the outside form.
 
 PyTorch's fused SGD kernel reads and writes each tensor once; its ``1 - dampening`` is the factor of ``d``.
 """
@@ -36,9 +36,9 @@ def momentum_move_(
     nesterov: bool,
     ratios: float | Tensor = 1.0,
 ) -> None:
-    """Move a batch by the rule of ``form``; ``gradients`` do not include weight decay, and the batch's decay is added.
+    """Move a batch by the rule of ``form``; ``gradients`` exclude weight decay, and the batch's decay is added.
 
-    ``ratios`` is a single trust ratio, or one for each tensor, shape ``(tensors,)``.
+    ``ratios`` is a single trust ratio, or one ratio for each tensor, shape ``(tensors,)``.
     """
     factors: dict[str, tuple[float | Tensor, float | Tensor]] = {
         "outside": (1.0, rate * ratios),
@@ -92,7 +92,7 @@ def move_outside_(
 ) -> None:
     """Move a batch with the rate outside the buffer: ``m = momentum * m + g``, then ``w = w - rate * m``.
 
-    ``gradients`` are flat, shape ``(elements,)`` each; ``weight_decay`` is the coefficient still to be added to them.
+    ``gradients`` are flat, shape ``(elements,)`` each; ``weight_decay`` times the parameters is still added to them.
     """
     _move_fused_(
         batch.parameters,
@@ -109,7 +109,7 @@ def move_outside_(
 def fused_momentum(
     update: FusedUpdate, settings: TrainingSettings, form: str, ratios: Tensor | None = None
 ) -> None:
-    """Do :func:`momentum_move_` for several trainings; ``ratios`` are per tensor of each training, None means 1."""
+    """Do :func:`momentum_move_` for several training runs; ``ratios`` are given per tensor and run, None means 1."""
     rate = update.blocks("rate")
     rated = rate if ratios is None else rate * ratios
     inner, outer = {
@@ -130,7 +130,7 @@ def move_fused_trainings(
     *,
     nesterov: bool,
 ) -> None:
-    """Set v = momentum * v + inner * term, w = w - outer * v; factors are per tensor of each training, None means 1."""
+    """Set v = momentum * v + inner * term and w = w - outer * v; factors are per tensor and run, and None means 1."""
     weights, buffer = update.memory.parameters, update.memory.states["momentum"]
     momentum = update.elements("momentum")
     if inner is not None:
@@ -154,7 +154,7 @@ def _move_fused_(
     *,
     nesterov: bool,
 ) -> None:
-    if momentum == 0:  # the kernel ignores dampening then
+    if momentum == 0:  # in this case the kernel ignores dampening
         inner, outer = 1.0, inner * outer
     torch._fused_sgd_(
         weights,

@@ -1,6 +1,6 @@
 """Muon: momentum with orthogonalized matrices (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
-For a weight of two or more dimensions, viewed as the matrix (first dimension, all others):
+For a weight with two or more dimensions, viewed as a matrix (first dimension by all others):
 
     m = muon_momentum * m + (1 - muon_momentum) * g
     d = (1 - muon_momentum) * g + muon_momentum * m             d = m without ``muon_nesterov``
@@ -10,20 +10,20 @@ For a weight of two or more dimensions, viewed as the matrix (first dimension, a
 with ``muon_rate_scaling``
 
     rms     scale = 0.2 sqrt(max(rows, columns))        an update is as long as AdamW's (arXiv:2502.16982, section 2.2)
-    shape   scale = sqrt(max(1, rows / columns))        the author's
+    shape   scale = sqrt(max(1, rows / columns))        the author's scaling
 
 Each of the ``muon_iterations`` Newton-Schulz steps is X = a X + (b X X^T + c (X X^T)^2) X with a = 3.4445, b = -4.7750
-and c = 2.0315, starting from X = d / ||d||. They run in the type of the weights, and in bf16 if the training computes
-in bf16 or fp16, as in the author's code. Matrices of one shape are batched.
+and c = 2.0315, starting from X = d / ||d||. The steps run in the type of the weights, or in bf16 if the model is
+trained in bf16 or fp16, as in the author's code. Matrices with the same shape are batched.
 
-All other parameters (biases, scales, normalizations, embedding tables, and those that a workload names as
+All other parameters (biases, scales, normalizations, embedding tables, and parameters that a workload names as
 ``embedding``) are updated by AdamW at ``muon_rest_rate`` times the rate.
 
-With several workers, each orthogonalizes a share of the matrices, and a sum over all workers distributes the results
-(as in the author's and Liu et al.'s distributed Muon, arXiv:2502.16982, section 2.3; momentum stays on every worker, so
-a checkpoint does not depend on the shares). An m x n matrix takes about 2 * 3 * iterations * min(m, n) operations per
-element, and the sum sends each element over the network twice: sharing pays for matrices with at least ``SHARED_FROM``
-rows and columns, and every worker orthogonalizes all other matrices itself.
+With several workers, each worker orthogonalizes a share of the matrices, and a sum over all workers distributes the
+results, as in the distributed Muon of its author and of Liu et al. (arXiv:2502.16982, section 2.3). Every worker keeps
+all of the momentum, so a checkpoint does not depend on the shares. An m x n matrix takes about 2 * 3 * iterations *
+min(m, n) operations per element, and the sum sends each element over the network twice. Sharing therefore pays off for
+matrices with at least ``SHARED_FROM`` rows and columns; every worker orthogonalizes all other matrices itself.
 
 ``torch.optim.Muon`` is the same rule for two-dimensional matrices, in bf16 only and one matrix at a time; tests compare
 the two.
@@ -46,7 +46,7 @@ from trainers.optimizers.sharing import computed_by_owners, task_owners
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 SMALLEST_NORM = 1e-7
 SHARED_FROM = 256
-"""Rows and columns from which the work on a matrix is shared: 8,000 operations per number sent."""
+"""The number of rows and columns from which the work on a matrix is shared: 8,000 operations per number sent."""
 
 
 class MuonRule(GroupOptimizer):
@@ -55,7 +55,7 @@ class MuonRule(GroupOptimizer):
     state_names = ("momentum", *STATE_NAMES)
 
     def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:
-        """Return the names of one buffer for a matrix, of two moments for any other parameter."""
+        """Return the name of one buffer for a matrix, or of two moments for any other parameter."""
         return ("momentum",) if group.adapted else STATE_NAMES
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
@@ -64,7 +64,7 @@ class MuonRule(GroupOptimizer):
         self._found: dict[int, Tensor] = {}
 
     def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: ARG002 - of every rule
-        """Orthogonalize the matrices shared with other workers, in one exchange."""
+        """Orthogonalize the matrices that are shared with other workers, in one exchange."""
         workers = self.communicator
         self._found = {}
         if workers is None or workers.size == 1:
@@ -161,7 +161,7 @@ def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None 
 
 
 def rate_scale(scaling: str, rows: int, columns: int) -> float:
-    """Return the factor of a matrix's rate."""
+    """Return the factor of the learning rate for a matrix."""
     if scaling == "rms":
         return float(0.2 * max(rows, columns) ** 0.5)
     return float(max(1.0, rows / columns) ** 0.5)

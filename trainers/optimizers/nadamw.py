@@ -4,8 +4,8 @@
     n = beta1 * m / (1 - beta1^(t+1)) + (1 - beta1) * g / (1 - beta1^t)
     w = w - rate * weight_decay * w - rate * n / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-The momentum is beta1 throughout. ``torch.optim.NAdam`` instead lets it rise from beta1 / 2 on a separate schedule
-(Dozat's psi), which is a different rule. Without ``bias_correction`` the divisors are 1.
+The momentum is beta1 throughout. In ``torch.optim.NAdam``, a different rule, it instead rises from beta1 / 2 on a
+separate schedule (Dozat's psi). Without ``bias_correction`` the divisors are 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
 
 class NAdamWRule(GroupOptimizer):
-    """Adam with Nesterov's momentum and the decay separate from the moments."""
+    """Adam with Nesterov's momentum, and with weight decay kept separate from the moments."""
 
     state_names = STATE_NAMES
 
@@ -47,7 +47,7 @@ class NAdamWRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         weights, rate = update.memory.parameters, update.elements("rate")
         first, second = (update.memory.states[name] for name in STATE_NAMES)
         part, correction = update.elements("first_part"), update.elements("first_correction")

@@ -1,4 +1,4 @@
-"""Parameters that share a treatment, their state, and the batches in which they are updated."""
+"""Groups of parameters that are treated alike, their state, and the batches in which they are updated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainers.numerics.parametrization import TensorGrowth
 from trainers.optimizers.parameter_kinds import KINDS, Kind
 
 BATCH_ELEMENTS = 1 << 18
-"""How many parameter elements a CPU updates together: with gradients, state and temporaries they stay in its cache from
-the first pass over them to the last. A larger tensor is a separate batch.
+"""The number of parameter elements that a CPU updates together: with gradients, state and temporaries, they stay in its
+cache from the first pass to the last. A larger tensor is a separate batch.
 """
 
 
 class ParameterTreatment(NamedTuple):
-    """How a parameter is treated: its coefficient of weight decay, whether layer-wise adaptation applies to it (the
+    """The treatment of a parameter: its coefficient of weight decay, whether layer-wise adaptation applies to it (the
     trust ratio, or Shampoo's preconditioners), and the factors of its learning rate and of Adam's epsilon.
     """
 
@@ -37,8 +37,8 @@ AS_IT_IS = ParameterTreatment()
 class ParameterBatch:
     """Consecutive parameters of a group, updated together; on an accelerator the whole group is one batch.
 
-    Parameters, gradients, states and temporaries are flat, shape ``(elements,)``: views of the tensors in their memory
-    order (PyTorch's fused kernels first copy a gradient that is not contiguous).
+    Parameters, gradients, states and temporaries are flat views of the tensors in memory order, shape ``(elements,)``,
+    because PyTorch's fused kernels would first copy a gradient that is not contiguous.
     """
 
     def __init__(self, group: ParameterGroup, first: int, last: int, memory: Tensor) -> None:
@@ -54,9 +54,9 @@ class ParameterBatch:
         self._flatten_parameters()
 
     def follow(self) -> None:
-        """Find the parameters' memory again; it may have moved.
+        """Find the parameters' memory again, which may have moved.
 
-        Raises :class:`WorkloadError` if their layout has changed.
+        Raises :class:`WorkloadError` if the parameters' layout has changed.
         """
         if [parameter.data_ptr() for parameter in self.shaped] != self._addresses:
             if [parameter.stride() for parameter in self.shaped] != self._layouts:
@@ -68,7 +68,7 @@ class ParameterBatch:
             self._flatten_parameters()
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradient of each parameter, ``(elements,)``; zeros if the loss does not depend on it."""
+        """Return the gradient of each parameter, ``(elements,)``, or zeros if the loss does not depend on it."""
         return [
             _flat(gradient)
             if gradient is not None and gradient.stride() == layout
@@ -103,7 +103,7 @@ class ParameterBatch:
 
 
 class ParameterGroup:
-    """Parameters that share a treatment, with their state tensors by name."""
+    """Parameters that are treated alike, with their state tensors by name."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], treatment: ParameterTreatment = AS_IT_IS
@@ -120,7 +120,7 @@ class ParameterGroup:
                 )
 
     def add_state(self, name: str) -> None:
-        """Give every parameter a state tensor of zeros in its shape."""
+        """Give every parameter a state tensor of zeros with the parameter's shape."""
         self.states[name] = [torch.zeros_like(parameter) for parameter in self.parameters]
 
     def batches(self) -> list[ParameterBatch]:
@@ -136,17 +136,17 @@ class ParameterGroup:
         return [ParameterBatch(self, start, stop, memory) for start, stop in limits]
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """Return a copy of every state tensor, of its parameter's shape."""
+        """Return a copy of every state tensor, in the shape of its parameter."""
         return {
             name: [tensor.clone() for tensor in tensors] for name, tensors in self.states.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy saved tensors into the state; raise :class:`CheckpointError` for other names or shapes."""
+        """Copy saved tensors into the state; raise :class:`CheckpointError` if names or shapes differ."""
         if set(state) != set(self.states):
             raise CheckpointError(
                 f"the checkpoint holds {_listed(state)} for each parameter, but the optimizer of this "
-                f"training keeps {_listed(self.states)}; resume with the settings it was saved with"
+                f"run keeps {_listed(self.states)}; resume with the settings it was saved with"
             )
         for name, tensors in self.states.items():
             if [tuple(tensor.shape) for tensor in state[name]] != [
@@ -169,13 +169,13 @@ def parameter_groups(
     """Group the trained parameters: first the weights, then normalization parameters and biases.
 
     ``kinds`` are the kinds of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the
-    rank decides, because a bare tensor gives no other information: one of at most one dimension counts as a
-    normalization parameter. ``growths`` say how far each parameter is from its base shape
+    rank decides, because a bare tensor gives no other information: a tensor with at most one dimension counts as a
+    normalization parameter. ``growths`` holds the growth of each parameter from its base shape
     (:mod:`trainers.numerics.parametrization`).
 
-    The standard exclusions apply: normalization parameters and biases neither decay nor take part in layer-wise
-    adaptation, unless ``decay_norm_and_bias``, ``decay_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are
-    treated alike form one group, in their order; there are no empty groups.
+    The standard exclusions apply: normalization parameters and biases are excluded from weight decay and layer-wise
+    adaptation, unless ``decay_norm_and_bias``, ``decay_bias`` or ``adapt_norm_and_bias`` includes them. Parameters that
+    are treated alike form one group, in their original order; there are no empty groups.
     """
     parameters = list(parameters)
     by_rank: list[Kind] = [
@@ -202,7 +202,7 @@ def parameter_treatment(
 ) -> ParameterTreatment:
     """Return the treatment of a parameter that has its base shape.
 
-    If the optimizer's own rule handles only matrices, it adapts the weights of two or more dimensions, but not the
+    If the optimizer's own rule handles only matrices, it adapts the weights with two or more dimensions except the
     embedding tables.
     """
     if OPTIMIZERS[settings.optimizer].takes == "matrices":
@@ -240,7 +240,7 @@ def add_scaled_(tensors: list[Tensor], added: list[Tensor], factor: float | Tens
 
 
 def kernel_rate(rate: float | Tensor) -> Any:
-    """Convert a rate for PyTorch's fused kernels: on an accelerator they read it as float32."""
+    """Convert a learning rate for PyTorch's fused kernels, which read it as float32 on an accelerator."""
     return rate.float() if isinstance(rate, Tensor) and rate.device.type != "cpu" else rate
 
 

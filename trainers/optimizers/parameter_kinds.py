@@ -1,12 +1,12 @@
 """The kind of each parameter of a model, for the exclusions from weight decay and from layer-wise adaptation.
 
     normalization   scale and shift of a normalization: the parameters of PyTorch's normalization layers and of
-                    GhostBatchNorm, and those of at most one dimension of any module whose class name holds "norm"
-    bias            other parameters whose name is or ends with "bias", or begins with "bias_" (as in recurrent layers)
+                    GhostBatchNorm, and vectors and scalars of any module whose class name contains "norm"
+    bias            other parameters whose name is or ends with "bias", or starts with "bias_" (as in recurrent layers)
     embedding       the table of an embedding: a weight, but not a matrix that acts on features
-    weight          all others, of any rank: a PReLU's slope or a layer's scale decays and is adapted
+    weight          all other parameters, of any rank: a PReLU's slope or a layer's scale decays and is adapted
 
-The reference implementations do likewise, by name: MLPerf skips names containing "batch_normalization" or "bias",
+The reference implementations have similar rules by name: MLPerf skips names containing "batch_normalization" or "bias",
 NVIDIA's submissions skip names ending with "gamma", "beta" or "bias", and Goyal et al. (arXiv:1706.02677, section 5.1)
 exclude only the scale and shift of batch norm. A workload with other conventions defines its own kinds
 (:meth:`trainers.workloads.Workload.parameter_kinds`).
@@ -31,10 +31,10 @@ _NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, n
 def parameter_kinds(
     model: nn.Module, named: Mapping[str, str] | None = None
 ) -> dict[nn.Parameter, Kind]:
-    """Return the kind of every parameter of a model; one that several modules share gets its kind from the first.
+    """Return the kind of every parameter of a model; a parameter in several modules gets its kind from the first one.
 
-    ``named`` gives kinds by the parameters' names in ``model.named_parameters()`` and takes precedence; an unknown name
-    or kind raises :class:`~trainers.errors.WorkloadError`.
+    ``named`` maps names in ``model.named_parameters()`` to kinds and takes precedence; an unknown name or kind raises
+    :class:`~trainers.errors.WorkloadError`.
     """
     kinds: dict[nn.Parameter, Kind] = {}
     for module in model.modules():

@@ -5,14 +5,14 @@
     w = w + rate * D                                                the rate stands outside the buffer
     a_rms = (1 - a_sgd) * rmsprop_learning_rate / rate
 
-a_sgd grows with the epochs, exponentially up to 1/2 at ``rmsprop_center_epochs`` and then linearly to 1, reached
-half of ``rmsprop_period_epochs`` later. g includes the decay, weight_decay * w. At rate 0 nothing moves, and a_rms
-counts as 0.
+The share a_sgd grows with the epochs, exponentially up to 1/2 at ``rmsprop_center_epochs`` and then linearly to 1,
+which it reaches half of ``rmsprop_period_epochs`` later. The gradient g includes the decay, weight_decay * w. At rate 0
+nothing moves, and a_rms counts as 0.
 
 Center 10 and period 5 are from a summary of the paper, whose text was not available; beta2 0.99, momentum 0.9 and
-rmsprop_learning_rate 3e-4 are from memory, as is the absence of another warmup. That summary gives 1/2 + 2 (epochs -
-center) / period for the linear part, which has a kink at the center and would exceed 1; in the form used here, value
-and slope are continuous, and 1 is reached on time.
+rmsprop_learning_rate 3e-4 are from memory, as is the absence of another warmup. For the linear part, that summary gives
+1/2 + 2 (epochs - center) / period, which has a kink at the center and would exceed 1. In the form used here, value and
+slope are continuous, and 1 is reached on time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> floa
 @overload
 def sgd_share(epochs: Tensor, center_epochs: float, period_epochs: float) -> Tensor: ...
 def sgd_share(epochs: float | Tensor, center_epochs: float, period_epochs: float) -> float | Tensor:
-    """Return a_sgd after ``epochs`` epochs: 1/2 exp(2 (epochs - center) / period), then linear to 1, then 1."""
+    """Return a_sgd after ``epochs`` epochs, which is 1/2 exp(2 (epochs - center) / period), then linear up to 1."""
     if isinstance(epochs, Tensor):
         periods = (epochs - center_epochs) / period_epochs
         return torch.where(periods < 0, 0.5 * (2 * periods).exp(), (0.5 + periods).clamp(max=1.0))
@@ -86,14 +86,14 @@ class RMSpropWarmupRule(GroupOptimizer):
 
     @staticmethod
     def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:
-        """Return a_sgd and a_rms of one training's update."""
+        """Return a_sgd and a_rms for an update of one training run."""
         share = sgd_share(epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs)
         adaptive = (1 - share) * settings.rmsprop_learning_rate / rate if rate else 0.0
         return {"sgd_share": share, "rmsprop_share": adaptive}
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         weights, terms = update.memory.parameters, update.gradients_with_decay()
         buffer, moment = (update.memory.states[name] for name in ("momentum", "second_moment"))
         moment.mul_(update.elements("beta2"))

@@ -1,6 +1,6 @@
-"""Schedule-Free SGD and AdamW (Defazio et al., arXiv:2405.15682): averaging instead of a decay.
+"""Schedule-Free SGD and AdamW (Defazio et al., arXiv:2405.15682), which replace learning rate decay by averaging.
 
-There are three points: z moves by the gradient, x is the average of z, and the gradient is taken at a point between
+There are three points: z moves by the gradient, x is the average of z, and the gradient is taken at y, a point between
 them,
 
     y = (1 - beta) z + beta x                   y are the weights during training, beta ``schedule_free_beta``
@@ -8,12 +8,12 @@ them,
     x = (1 - c) x + c z                         c = weight of this update over the sum of all
 
 with v = beta2 * v + (1 - beta2) * g^2 and an update's weight t^r * (largest rate so far)^p, where r is
-``schedule_free_r`` and p is ``schedule_free_rate_power``. x is not stored: it follows from z and y. x is what is
-evaluated, and it is the result of the training.
+``schedule_free_r`` and p is ``schedule_free_rate_power``. The point x is not stored, because it follows from z and y.
+It is the point that is evaluated, and it is the result of the training.
 
 The rate needs a warmup and no decay; a batch norm's running statistics come from the passes at y. The authors' code
-(facebookresearch/schedule_free) does the same update, but leaves switching between y and x to the user's loop; this
-loop does it at each evaluation.
+(facebookresearch/schedule_free) does the same update, but leaves switching between y and x to the user's loop. The
+training loop here switches at each evaluation.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ScheduleFreeSGDRule(GroupOptimizer):
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Replace y by the averaged weights x; y is restored bit for bit."""
+        """Replace y with the averaged weights x, and restore y bit for bit afterwards."""
         beta = self.settings.value("schedule_free_beta")
         with torch.no_grad():
             kept = []
@@ -100,7 +100,7 @@ class ScheduleFreeSGDRule(GroupOptimizer):
         return {"sums": list(self._plain) if on_cpu else self._on_device.tolist()}
 
     def set_numbers(self, numbers: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`numbers`."""
+        """Restore the state returned by :meth:`numbers`."""
         self._plain = list(numbers.get("sums", self._plain))
         self._on_device.copy_(torch.tensor(self._plain, dtype=torch.float64))
 

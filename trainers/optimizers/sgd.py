@@ -6,9 +6,9 @@ With d = g + weight_decay * w, ``momentum_form`` is
     inside      v = momentum * v + rate * d           w = w - v                 Caffe's rule
     corrected   v = momentum * v * rate / last rate + rate * d      w = w - v   inside, with momentum correction
 
-Nesterov: w - rate * (d + momentum * v) outside, w - momentum * v - rate * d inside. Goyal et al. (arXiv:1706.02677,
-section 3, remark 2): with the rate inside, the buffer must be corrected whenever the rate changes. Corrected, it
-equals the rule outside (momentum.py).
+With Nesterov momentum, the step is w - rate * (d + momentum * v) outside, and w - momentum * v - rate * d inside. With
+the rate inside, the buffer must be corrected whenever the rate changes (Goyal et al., arXiv:1706.02677, section 3,
+remark 2). The corrected form equals the outside form (momentum.py).
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ class SGDRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """Update several trainings at once."""
+        """Update several training runs at once."""
         fused_momentum(update, settings, settings.momentum_form or "outside")

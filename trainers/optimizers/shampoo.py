@@ -1,6 +1,6 @@
 """Shampoo: a second-order method with Kronecker factors (Gupta, Koren and Singer, arXiv:1802.09568, algorithm 2).
 
-For a gradient g of order n and each of its preconditioned dimensions i, with mat_i(g) the matrix whose rows run
+For a gradient g of order n and each of its preconditioned dimensions i, where mat_i(g) is the matrix whose rows run
 along dimension i:
 
     H_i = beta2 * H_i + (1 - beta2) * mat_i(g) mat_i(g)^T                   every update
@@ -10,16 +10,17 @@ along dimension i:
     v   = momentum * v + d,  w = w - rate * v           the rate outside (Nesterov: w - rate * (d + momentum * v))
 
 The ridge is ``epsilon``, but at least the rounding error of H_i (rows times the relative precision of its numbers). The
-roots are due in the first update, and then a fixed number of updates after the last ones. A skipped update (whose
-gradient overflowed) counts among these, and roots that were due in it are computed in the next.
+roots are computed in the first update, and then every ``preconditioner_interval`` updates. A skipped update (whose
+gradient overflowed) counts toward this interval, and roots that were due in it are computed in the next update.
 
 Four points follow Anil et al. (arXiv:2002.09018): a moving average instead of a sum, a ridge relative to the largest
-eigenvalue, roots in float64 that are reused between intervals, and grafting: the direction is Shampoo's, the step size
-of each tensor is SGD's, so that a rate means the same as with SGD and the scale of H_i does not matter.
+eigenvalue, roots in float64 that are reused between intervals, and grafting. Grafting takes the direction from Shampoo
+and the step size of each tensor from SGD, so that a rate means the same as with SGD and the scale of H_i does not
+matter.
 
-Dimensions of size 1, and those above ``preconditioner_size_limit``, are not preconditioned (P_i = I). Biases and
-normalization parameters follow SGD unless ``adapt_norm_and_bias`` is set. A tensor with ||s|| = 0 is not moved by
-its gradient.
+Dimensions with size 1 or a size above ``preconditioner_size_limit`` are not preconditioned (P_i = I). Biases and
+normalization parameters follow SGD unless ``adapt_norm_and_bias`` is set. A tensor with ||s|| = 0 is not moved by its
+gradient.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from trainers.optimizers.trust_ratio import tensor_norms
 class ShampooRule(GroupOptimizer):
     """Shampoo grafted onto SGD for the adapted parameters, SGD for the others.
 
-    The host waits for the device when roots are due, because the decomposition reports whether it converged, and then
-    checks whether the update is skipped.
+    When roots are due, the host waits for the device, because the decomposition reports whether it converged; the host
+    then also checks whether the update is skipped.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         super().__init__(groups, settings)
-        self._since_roots: int | None = None  # updates, including skipped ones
+        self._since_roots: int | None = None  # the number of updates, including skipped ones
         self.factors = {
             id(parameter): factors
             for group in groups
@@ -87,7 +88,7 @@ class ShampooRule(GroupOptimizer):
         return {**super().state_dict(), "since_roots": self._since_roots}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`."""
+        """Restore the state returned by :meth:`state_dict`."""
         super().load_state_dict(state)
         self._since_roots = state.get("since_roots", self._since_roots)
 
@@ -110,7 +111,7 @@ class ShampooRule(GroupOptimizer):
         )
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """Return the momentum, and for an adapted parameter each dimension's H and P."""
+        """Return the momentum and, for an adapted parameter, the H and P of each dimension."""
         state, factors = (
             super().state_of(group, index),
             self.factors.get(id(group.parameters[index])),
@@ -158,10 +159,10 @@ class KroneckerFactors:
         return [parameter.shape[dimension] for dimension in self.dimensions]
 
     def observe(self, gradient: Tensor, beta2: float) -> None:
-        """Set ``H = beta2 * H + (1 - beta2) * G G^T`` for each dimension; G is the gradient with that dimension as
-        rows.
+        """Set ``H = beta2 * H + (1 - beta2) * G G^T`` for each dimension, where G is the gradient with that dimension
+        as rows.
 
-        ``gradient`` has the parameter's shape; the H of a dimension of n entries has shape ``(n, n)``.
+        ``gradient`` has the parameter's shape; the H of a dimension with n entries has shape ``(n, n)``.
         """
         for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
             rows = (

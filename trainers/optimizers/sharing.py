@@ -1,8 +1,8 @@
-"""Divide work that every worker would repeat: each does a part, and a sum distributes the results.
+"""Divide work that every worker would repeat: each worker does a part, and a sum distributes the results.
 
 Distributed Shampoo (Shi et al., arXiv:2309.06497, section 4) and distributed Muon (Liu et al., arXiv:2502.16982,
-section 2.3) divide their computations for each parameter in this way. It pays if an element costs more to compute than
-to send twice.
+section 2.3) divide their computations for each parameter in this way. Sharing pays off if an element costs more to
+compute than to send twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainers.distributed.communicator import Communicator
 
 
 def task_owners(costs: Sequence[float], workers: int) -> list[int]:
-    """Return the worker of each task: the costliest task first, each to the least loaded; the same on every worker."""
+    """Return the worker of each task, assigned most expensive first to the least loaded; equal on every worker."""
     spent, found = [0.0] * workers, [0] * len(costs)
     for index in sorted(range(len(costs)), key=lambda each: -costs[each]):
         found[index] = min(range(workers), key=spent.__getitem__)
@@ -29,10 +29,10 @@ def computed_by_owners(
     workers: Communicator,
     compute: Callable[[int], Tensor],
 ) -> list[Tensor]:
-    """Return a tensor in the shape of each of ``like``, computed only by its owner; all workers must call this
+    """Return tensors with the shapes of ``like``, each computed only by its owner; all workers must call this
     together.
 
-    ``compute`` returns the tensor of an index. The results are contiguous parts of one block of memory.
+    ``compute`` returns the tensor for an index. The results are contiguous parts of one block of memory.
     """
     sizes = [each.numel() for each in like]
     flat = like[0].new_zeros(sum(sizes))

@@ -1,24 +1,26 @@
 """SOAP: Adam in the eigenbasis of Shampoo's factors (Vyas et al., arXiv:2409.11321, algorithm 3).
 
-For a gradient g of a weight and each of its preconditioned dimensions i, with mat_i(g) the matrix whose rows run along
-dimension i, and rot(x) = x times Q_i along every i:
+For a gradient g of a weight and each of its preconditioned dimensions i, where mat_i(g) is the matrix whose rows run
+along dimension i, and rot(x) is x times Q_i along every i:
 
     m = beta1 * m + (1 - beta1) * g                     v = beta2 * v + (1 - beta2) * rot(g)^2
-    d = rot(m) / (sqrt(v) + epsilon), rotated back      the bias corrections are on the rate, as in Adam
+    d = rot(m) / (sqrt(v) + epsilon), rotated back      the bias corrections apply to the rate, as in Adam
     w = (w - rate * d) (1 - rate * weight_decay)
     H_i = beta2 * H_i + (1 - beta2) * mat_i(g) mat_i(g)^T
     Q_i = QR(H_i Q_i), its columns first sorted by decreasing diag(Q_i^T H_i Q_i), and v with them,
                                                         every ``preconditioner_interval`` updates
 
-with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothing: it computes H_i, and Q_i from its
-eigenvectors. Dimensions of size 1, those above ``preconditioner_size_limit``, and parameters that are not adapted
-(biases, normalizations) have Q_i = I, which gives AdamW. Decompositions are in float32, or float64 for such weights.
+where beta1 is ``soap_beta1`` and beta2 is ``soap_beta2``. The first update moves nothing: it computes H_i, and Q_i from
+its eigenvectors. Dimensions with size 1 or a size above ``preconditioner_size_limit``, and parameters that are not
+adapted (biases, normalizations), have Q_i = I, which gives AdamW. Decompositions are in float32, or in float64 for
+float64 weights.
 
-With several workers, each does this for a share of the tensors, whose H, Q, m and v no other worker keeps, and a sum
-over all workers distributes d, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); the states are
-collected before a checkpoint. Rotating and observing take 8 operations per element for each entry of a preconditioned
-dimension, and the sum sends each element over the network twice: sharing pays for tensors whose preconditioned
-dimensions together have at least ``SHARED_FROM`` entries, and every worker computes all other tensors itself.
+With several workers, each worker does this for a share of the tensors, and only that worker keeps their H, Q, m and v.
+A sum over all workers distributes d, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); the states
+are collected before a checkpoint. Rotating and observing take 8 operations per element for each entry of a
+preconditioned dimension, and the sum sends each element over the network twice. Sharing therefore pays off for tensors
+whose preconditioned dimensions together have at least ``SHARED_FROM`` entries; every worker computes all other tensors
+itself.
 
 The authors' code (nikhilvyas/SOAP) is the same, except for dimensions of size 1, where a rotation changes nothing.
 """
@@ -37,13 +39,13 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.sharing import computed_by_owners, task_owners
 
 SHARED_FROM = 512
-"""Entries of the preconditioned dimensions from which a tensor is shared: 4,000 operations per number sent."""
+"""The total size of preconditioned dimensions from which a tensor is shared: 4,000 operations per number sent."""
 
 
 class SOAPRule(GroupOptimizer):
     """SOAP for the adapted parameters, AdamW for the others.
 
-    The host checks for each update whether it is skipped, because the intervals are counted in updates.
+    The host checks whether each update is skipped, because the intervals are counted in updates.
     """
 
     state_names = STATE_NAMES
@@ -109,7 +111,7 @@ class SOAPRule(GroupOptimizer):
             workers.all_reduce_sum_(kept)
 
     def _shared(self) -> list[tuple[ParameterBatch, int, int]]:
-        """Return each shared tensor's batch, place in it, and owner (a worker); empty with a single worker."""
+        """Return the batch, the index in it, and the owning worker of each shared tensor; empty for a single worker."""
         if self.communicator is None or self.communicator.size == 1:
             return []
         places = [
@@ -150,7 +152,7 @@ class SOAPRule(GroupOptimizer):
         return direction
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """Return the moments, and each preconditioned dimension's H and Q."""
+        """Return the moments, and the H and Q of each preconditioned dimension."""
         state, bases = super().state_of(group, index), self._bases[id(group.parameters[index])]
         for at, statistic, basis in zip(
             bases.dimensions, bases.statistics, bases.bases, strict=True
@@ -160,7 +162,7 @@ class SOAPRule(GroupOptimizer):
 
 
 class Eigenbases:
-    """The state of one tensor: H and Q of each preconditioned dimension of n entries, ``(n, n)`` each."""
+    """The state of one tensor: H and Q, both ``(n, n)``, for each preconditioned dimension with n entries."""
 
     def __init__(self, parameter: Tensor, size_limit: int) -> None:
         self.dimensions = [at for at, size in enumerate(parameter.shape) if 1 < size <= size_limit]
@@ -170,8 +172,8 @@ class Eigenbases:
         self.entries, self._elements = sum(sizes), parameter.numel()
 
     def operations(self, interval: int) -> float:
-        """Return the number of operations of one update: three rotations, an observation, and a share of the iteration,
-        whose QR is slow for its size.
+        """Return the operations of one update: three rotations, an observation, and a share of the iteration, whose QR
+        is slow for its size.
         """
         return (
             8.0 * self._elements * self.entries
@@ -192,7 +194,7 @@ class Eigenbases:
             statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
 
     def begin(self) -> None:
-        """Set Q to the eigenvectors of H, those of the largest eigenvalues first."""
+        """Set Q to the eigenvectors of H, ordered from the largest eigenvalue to the smallest."""
         for statistic, basis in zip(self.statistics, self.bases, strict=True):
             basis.copy_(torch.linalg.eigh(statistic.double())[1].flip(1))
 

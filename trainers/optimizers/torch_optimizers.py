@@ -6,10 +6,10 @@
 
     optimizer = LARS(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-5, kinds=parameter_kinds(model))
 
-There is one for each description in :mod:`search_spaces.techniques.optimizers`, including plug-ins, named by its title.
-Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the defaults there;
-the learning rate is ``lr``, as PyTorch's schedulers expect. A parameter group may have its own values, which a
-scheduler may change. The updates are the same as with that rule in this project's training loop.
+There is one class for each description in :mod:`search_spaces.techniques.optimizers`, including plug-ins, named by its
+title. Each takes the settings that its rule uses, with the names and defaults in docs/reference/settings.md; the
+learning rate is ``lr``, as PyTorch's schedulers expect. A parameter group may have its own values, which a scheduler
+may change. The updates are the same as with that rule in this project's training loop.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 class RuleOptimizer(torch.optim.Optimizer):
     """One of the rules as a PyTorch optimizer.
 
-    ``params`` are parameters or groups of them, ``lr`` is the learning rate per update, ``settings`` are the settings
-    that the rule uses. Biases and normalization parameters are excluded from weight decay and layer-wise adaptation as
-    the settings say; ``kinds`` identifies them (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`), and
-    without it tensors of at most one dimension count as such. A parameter without a gradient counts as having a
-    gradient of zero: unlike with PyTorch's own optimizers, it decays, and its momentum moves it.
+    ``params`` are parameters or parameter groups, ``lr`` is the learning rate per update, and ``settings`` are the
+    settings that the rule uses. The settings determine whether biases and normalization parameters are excluded from
+    weight decay and layer-wise adaptation. ``kinds`` identifies these parameters
+    (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without it, tensors with at most one dimension count
+    as such. A parameter without a gradient counts as having a gradient of zero: unlike with PyTorch's own optimizers,
+    it decays, and its momentum moves it.
 
     Raises :class:`~search_spaces.settings.SettingError` for a setting that the rule does not use, and for weights in
-    bf16 or fp16: keep them in fp32 and compute under ``torch.autocast``.
+    bf16 or fp16: keep weights in fp32 and compute under ``torch.autocast``.
     """
 
     rule: ClassVar[str]
@@ -83,7 +84,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     def step(
         self, closure: Callable[[], float] | None = None, *, epochs: float = 0.0
     ) -> float | None:
-        """Update every parameter from its ``grad``; ``epochs`` is the progress, which only RMSprop warm-up reads."""
+        """Update every parameter from its ``grad``; only RMSprop warm-up reads ``epochs``, the training progress."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -95,14 +96,14 @@ class RuleOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return PyTorch's state dict, with further state of the rules in their groups."""
+        """Return PyTorch's state dict, with additional state of the rules in their groups."""
         for group, rule in zip(self.param_groups, self._rules, strict=True):
             group["numbers"] = rule.numbers()
         return super().state_dict()
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Provide a context in which the parameters are those to evaluate; they differ only with Schedule-Free."""
+        """Provide a context in which parameters are set for evaluation, which matters only for Schedule-Free."""
         with contextlib.ExitStack() as stack:
             for rule in self._rules:
                 stack.enter_context(rule.evaluation())
@@ -110,7 +111,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the result of ``state_dict``; raises :class:`CheckpointError` for the state of another rule."""
+        """Restore the state from ``state_dict``; raise :class:`CheckpointError` for the state of another rule."""
         used = {"lr", "updates", *used_settings(self.rule)}
         if not all(used <= group.keys() for group in state_dict["param_groups"]):
             raise CheckpointError(

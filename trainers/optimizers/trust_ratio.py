@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def tensor_norms(*lists: list[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each tensor in lists of equal length, shape ``(lists, tensors)``."""
+    """Return the Euclidean norms of the tensors in several lists of equal length, shape ``(lists, tensors)``."""
     together = [tensor for tensors in lists for tensor in tensors]
     return torch.stack(torch._foreach_norm(together)).view(len(lists), -1)
 
@@ -21,8 +21,8 @@ def trust_ratios(
 ) -> Tensor:
     """Return ``trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)``; 1 where either norm is zero.
 
-    This is equation 6 of You et al., arXiv:1708.03888, with the decay in the denominator, from the raw gradient. Norms,
-    ratios and factors that are not plain numbers have shape ``(tensors,)``.
+    This is equation 6 of You et al., arXiv:1708.03888, computed from the raw gradient, with the decay in the
+    denominator. Norms, ratios and factors that are not plain numbers have shape ``(tensors,)``.
     """
     ratios = (
         trust_coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms + epsilon)

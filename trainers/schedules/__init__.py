@@ -1,1 +1,1 @@
-"""Learning rate and batch size over the course of a training, and the rules that adapt them."""
+"""The learning rate and the batch size over the course of training, and the rules that adapt them."""

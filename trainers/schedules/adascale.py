@@ -1,16 +1,16 @@
-"""AdaScale SGD (Johnson et al., arXiv:2007.05105): the rate rises by the gain of the larger batch.
+"""AdaScale SGD (Johnson et al., arXiv:2007.05105), which multiplies the learning rate by the gain of the larger batch.
 
-With base batch b0 and batch B = k b0 the gain of an update is
+With base batch size b0 and batch size B = k b0, the gain of an update is
 
-    r = (tr(Sigma) / b0 + |G|^2) / (tr(Sigma) / B + |G|^2),     between 1 and k,
+    r = (tr(Sigma) / b0 + |G|^2) / (tr(Sigma) / B + |G|^2),     between 1 and k.
 
-the update's rate is r times the schedule's rate at tau, and tau, the number of scale-invariant steps (those of a
-training at b0), grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stretch when the gain is below k.
-|G|^2 and tr(Sigma) come from the gradients of the k chunks of b0 samples (``noise_scale``) and are averaged with
+The update's rate is r times the schedule's rate at tau, where tau is the number of scale-invariant steps (steps of a
+run at b0), which grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stretch when the gain is below
+k. |G|^2 and tr(Sigma) come from the gradients of the k chunks of b0 samples (``noise_scale``) and are averaged with
 smoothing max(1 - k / 1000, 0) per update. Published code (fairscale, adaptdl) bounds each estimate from below before
 averaging, which adds a bias; here the averages are bounded when they are used.
 
-Gain, tau and rate are computed where the norms are. With an accelerator that is on the device, and the number of
+Gain, tau and rate are computed where the norms are. With an accelerator they stay on the device, and the number of
 updates does not depend on them: the host queues updates and reads only the last rate at an evaluation. On the CPU they
 are plain numbers.
 """
@@ -31,11 +31,11 @@ from trainers.schedules.device_arithmetic import ON_DEVICE
 
 
 class AdaScale:
-    """The gain and the scale-invariant steps of one training, in the ``arithmetic`` of its device.
+    """The gain and the scale-invariant steps of one training run, in the ``arithmetic`` of its device.
 
-    Attributes: ``gain``, ``scale_invariant_steps`` and the averages ``squared_gradient`` (|G|^2) and
+    The attributes ``gain``, ``scale_invariant_steps`` and the averages ``squared_gradient`` (|G|^2) and
     ``covariance_trace`` (tr(Sigma)) are plain numbers on the CPU, and elsewhere float64 scalars that stay on the
-    device. The averages begin at 0, which cancels in the gain.
+    device. The averages start at 0; the resulting bias cancels in the gain.
     """
 
     gain: float | Tensor
@@ -53,7 +53,7 @@ class AdaScale:
         if base_batch_size > global_batch_size:
             raise JobError(
                 f"adascale_batch_size must be at most global_batch_size, but got {base_batch_size} and "
-                f"{global_batch_size}; lower the first, or leave it out at small batches"
+                f"{global_batch_size}; lower the first, or leave it out for small batches"
             )
         self.base_batch_size, self.global_batch_size = base_batch_size, global_batch_size
         self.epochs_per_step = base_batch_size / train_samples
@@ -68,7 +68,7 @@ class AdaScale:
         return self.scale_invariant_steps * self.epochs_per_step
 
     def add(self, norms: Tensor, chunk_samples: float, global_batch_size: int) -> None:
-        """Add the measurement of the next update, unless it is not finite.
+        """Add the measurement of the next update if it is finite.
 
         ``norms`` are the squared norms of the chunks and of the batch, as in SquaredNorms, shape ``(2,)``.
         """
@@ -112,7 +112,7 @@ class AdaScale:
         self._set_gain()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages and tau, as plain numbers."""
+        """Return the averages and tau as plain numbers."""
         names = ("squared_gradient", "covariance_trace")
         return {
             "statistics": {name: float(getattr(self, name)) for name in names},
@@ -120,7 +120,7 @@ class AdaScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`."""
+        """Restore the state returned by :meth:`state_dict`."""
         saved = state["statistics"]
         self._set(
             saved["squared_gradient"], saved["covariance_trace"], state["scale_invariant_steps"]
@@ -130,7 +130,7 @@ class AdaScale:
 def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) -> BatchLayout:
     """Return the layout in chunks of the largest divisor of ``base_batch_size`` that divides the local batch size.
 
-    If the base batch divides the local batch, the gain does not depend on the number of workers. Raises
+    If the base batch size divides the local batch size, the gain does not depend on the number of workers. Raises
     :class:`JobError` if a chunk would cut a normalization group of ``group_size`` samples.
     """
     chunk = math.gcd(base_batch_size, layout.local_batch_size)

@@ -1,7 +1,7 @@
-"""The arithmetic of the schedules' formulas beyond + - * /, where progress is a number or a scalar on a device.
+"""The operations of the schedules' formulas beyond + - * /, for progress as a plain number or as a device scalar.
 
-For numbers a choice is a branch; on a device both sides are computed and one is selected, so that the host does not
-wait for the progress. Constants remain plain numbers, so that nothing is copied to the device.
+For plain numbers a choice is a branch. On a device both sides are computed and one is selected, so that the host does
+not wait for the progress. Constants remain plain numbers, so that nothing is copied to the device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Arithmetic(Protocol[Value]):
     def by_milestones(
         self, epochs: Value, milestones: Sequence[float], values: Sequence[float]
     ) -> Value:
-        """Return ``values[n]`` when n of the increasing ``milestones`` are passed."""
+        """Return ``values[n]`` if n of the increasing ``milestones`` have been passed."""
 
     def exponential(self, base: float, exponent: Value) -> Value:
         """Return the base to the power of a value."""
@@ -69,13 +69,13 @@ class Numbers:
     def choose(
         self, condition: Any, then: Callable[[], float], otherwise: Callable[[], float]
     ) -> float:
-        """Return the chosen side; the other one is not computed."""
+        """Return the chosen side without computing the other."""
         return then() if condition else otherwise()
 
     def by_milestones(
         self, epochs: float, milestones: Sequence[float], values: Sequence[float]
     ) -> float:
-        """Return the value for the number of milestones passed."""
+        """Return the value for the number of milestones that have been passed."""
         return values[sum(epochs >= milestone for milestone in milestones)]
 
     exponential = staticmethod(math.pow)
@@ -97,7 +97,7 @@ class Numbers:
         return start + weight * (end - start)
 
     def values(self, numbers: Tensor) -> Sequence[float]:
-        """Read the numbers; waits for an accelerator."""
+        """Read the numbers, which waits for an accelerator."""
         return numbers.tolist()
 
 

@@ -1,22 +1,23 @@
-"""The global batch size as a pure function of progress, and where each update finds its samples.
+"""The global batch size as a pure function of progress, and the position of each update in the sample stream.
 
     constant     the job's global batch size throughout
-    piecewise    batch_factors[i] times it from batch_milestones[i] epochs on; the rate follows batch_rate_rule.
+    piecewise    batch_factors[i] times that size from batch_milestones[i] epochs on; the rate follows batch_rate_rule.
                  Mikami et al. (arXiv:1811.05233) go from 34K to 68K in this way.
     doubling     twice the size at doubling_epochs, and again at doubling_spacing times the progress of each previous
                  doubling, up to batch_limit_factor; the rate follows batch_rate_rule. Merrill et al. (arXiv:2505.23971)
-                 double a small batch as the measured critical batch grows, and the rate with its square root.
+                 double a small batch as the measured critical batch size grows, and scale the rate with its square
+                 root.
     noise_scale  twice the size at an evaluation where the measured gradient noise scale is noise_scale_ratio times the
-                 doubled batch or more, up to batch_limit_factor; the rate follows batch_rate_rule. Thus the batch stays
-                 below the critical one (arXiv:1812.06162, equation 2.7; arXiv:2505.23971, section 4: it doubles as
-                 the critical batch does). The decisions are milestones and factors of 'piecewise', kept in
-                 checkpoints.
+                 doubled batch or more, up to batch_limit_factor; the rate follows batch_rate_rule. The batch size thus
+                 stays below the critical batch size (arXiv:1812.06162, equation 2.7) and doubles as that does
+                 (arXiv:2505.23971, section 4). The decisions are kept in checkpoints as milestones and factors of
+                 'piecewise'.
     grow         where decay 'step' would multiply the rate by decay_factor, the batch grows by 1 / decay_factor
-                 instead, up to batch_limit_factor; the rest of the factor lowers the rate. Smith et al.
-                 (arXiv:1711.00489): the noise scale lr (N / B - 1) falls by the same amount either way.
+                 instead, up to batch_limit_factor; the remaining factor lowers the rate. The noise scale
+                 lr (N / B - 1) falls by the same amount either way (Smith et al., arXiv:1711.00489).
 
-The size changes with the first update that starts at or after a milestone. Consecutive updates of one size form a
-phase.
+The size changes with the first update that starts at or after a milestone. Consecutive updates with the same size form
+a phase.
 """
 
 # every control takes the same arguments, used or not
@@ -43,7 +44,7 @@ class BatchControl(Protocol):
     """How the batch changes, as pure functions of the settings and of the progress in epochs."""
 
     named: str
-    """The settings that determine the sizes, named in the error for a size that is not a whole number of samples."""
+    """The settings that determine the sizes; an error about a size with a fraction of a sample names them."""
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
         """Return the epochs at which the size changes, in increasing order."""
@@ -58,7 +59,7 @@ class BatchControl(Protocol):
 
 
 class ConstantBatch:
-    """One size throughout."""
+    """A constant batch size."""
 
     named = "global_batch_size"
 
@@ -81,7 +82,7 @@ class ConstantBatch:
 
 
 class BatchPieces:
-    """One of ``batch_factors`` from each of ``batch_milestones`` on."""
+    """A batch size that changes to the next of ``batch_factors`` at each of ``batch_milestones``."""
 
     named = "batch_factors"
 
@@ -96,7 +97,7 @@ class BatchPieces:
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """Return the rate's factor by ``batch_rate_rule``: 1, the batch's factor, or its square root."""
+        """Return the rate factor from ``batch_rate_rule``: 1, the batch factor, or its square root."""
         if settings.batch_rate_rule == "none":
             return 1.0
         linear = settings.batch_rate_rule == "linear"
@@ -129,7 +130,7 @@ class BatchDoubling:
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """Return the rate's factor by ``batch_rate_rule``."""
+        """Return the rate factor from ``batch_rate_rule``."""
         if settings.batch_rate_rule == "none":
             return 1.0
         times, sizes = self._course(settings)
@@ -144,7 +145,7 @@ class BatchDoubling:
 
 
 class BatchByNoise(ConstantBatch):
-    """Doublings that a training decides on at its evaluations; constant until the first."""
+    """A batch size that a training run decides to double at its evaluations; constant until the first doubling."""
 
     named = "batch_limit_factor"
 
@@ -161,7 +162,7 @@ class BatchByNoise(ConstantBatch):
     def pieces(
         settings: TrainingSettings, growth: Sequence[tuple[float, float]]
     ) -> TrainingSettings:
-        """Return the decisions as settings: factors of the first batch, each applying from a number of epochs on."""
+        """Return the decisions as settings: factors of the first batch size, and the epochs from which each applies."""
         plain = {name: each for name, each in settings.own.items() if name != "noise_scale_ratio"}
         return TrainingSettings.from_dict(
             {
@@ -175,12 +176,12 @@ class BatchByNoise(ConstantBatch):
 
 
 class BatchGrowth:
-    """Growth where decay 'step' would lower the rate; the rate's factor undoes that decay."""
+    """A batch size that grows where decay 'step' would lower the rate; the rate factor undoes that decay."""
 
     named = "decay_factor and batch_limit_factor"
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """Return the decay's milestones; during the warmup the rate does not decay, so the batch does not grow."""
+        """Return the decay milestones; during the warmup the rate does not decay, so the batch does not grow."""
         return sorted(
             {max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones}
         )
@@ -216,14 +217,14 @@ def _control(settings: TrainingSettings) -> BatchControl:
 
 
 def step_factors(settings: TrainingSettings, sign: int) -> list[float]:
-    """Return ``decay_factor`` to the power of ``sign`` times n for each number n of milestones passed."""
+    """Return ``decay_factor`` to the power of ``sign`` times n, for each possible number n of milestones passed."""
     passed = range(len(settings.decay_milestones) + 1)
     return [math.pow(settings.decay_factor, sign * each) for each in passed]
 
 
 @dataclass(frozen=True)
 class BatchSizePhase:
-    """Updates of one global batch size, from update ``first_step`` and stream position ``first_sample`` on."""
+    """Updates with one global batch size, starting at update ``first_step`` and stream position ``first_sample``."""
 
     first_step: int
     first_sample: int
@@ -232,9 +233,9 @@ class BatchSizePhase:
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """Every update of a training within its budget: its batch size, its samples, and the evaluations in between.
+    """The batch sizes and samples of all updates of a training run within its budget, and the evaluations in between.
 
-    A phase ends with an evaluation, so all updates between two evaluations have one size.
+    A phase ends with an evaluation, so all updates between two evaluations have the same size.
     """
 
     phases: tuple[BatchSizePhase, ...]
@@ -244,12 +245,12 @@ class BatchSchedule:
 
     def phase(self, step: int) -> BatchSizePhase:
         """Return the phase of update ``step`` (from 0)."""
-        if len(self.phases) == 1:  # true for most trainings, and called several times per update
+        if len(self.phases) == 1:  # true for most runs, and called several times per update
             return self.phases[0]
         return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.first_step) - 1]
 
     def samples(self, step: int) -> int:
-        """Return the samples processed before update ``step``: its position in the stream of samples."""
+        """Return the samples processed before update ``step``, which is its position in the sample stream."""
         phase = self.phase(step)
         return phase.first_sample + (step - phase.first_step) * phase.global_batch_size
 
@@ -281,7 +282,7 @@ def batch_schedule(
     budget_epochs: float,
     evaluations_per_epoch: float,
 ) -> BatchSchedule:
-    """Return the batch schedule of a training whose first batch holds ``global_batch_size`` samples.
+    """Return the batch schedule of a training run whose first batch has ``global_batch_size`` samples.
 
     Raises :class:`~trainers.errors.JobError` if a factor does not give a whole number of samples.
     """
@@ -321,7 +322,7 @@ def _size(settings: TrainingSettings, first_size: int, epochs: float) -> int:
     size = batch_factor(settings, epochs) * first_size
     if round(size) < 1 or abs(size - round(size)) > 1e-6 * size:
         raise JobError(
-            f"{_control(settings).named} must give whole global batch sizes, but the one from epoch {epochs:g} "
+            f"{_control(settings).named} must give whole global batch sizes, but the size from epoch {epochs:g} "
             f"on is {size:g} ({size / first_size:g} times global_batch_size {first_size}); change the factors or "
             "global_batch_size"
         )

@@ -1,4 +1,4 @@
-"""The schedules' arithmetic on a device, with float64 scalars that stay there."""
+"""The schedules' arithmetic on a device, with float64 scalars that stay on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class OnDevice:
-    """Scalars on any device; both sides of a choice are computed."""
+    """The arithmetic of scalars on any device, where both sides of a choice are computed."""
 
     def constant(self, value: float, like: Tensor) -> Tensor:
         """Return a scalar on the same device."""

@@ -1,4 +1,4 @@
-"""The formula of a schedule, by the setting that selects it."""
+"""Look up the formula of a schedule by the setting that selects it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainers.errors import JobError
 def chosen_formula(setting: str, settings: TrainingSettings) -> Any:
     """Return the rule named in the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control``.
 
-    Raises :class:`JobError` if it cannot be imported.
+    Raises :class:`JobError` if the rule cannot be imported.
     """
     return formula_named(setting, getattr(settings, setting))
 
 
 def formula_named(setting: str, name: str) -> Any:
-    """Return the formula of a technique by its name."""
+    """Return the formula of the technique with this name."""
     return _imported(setting, name, TECHNIQUES[setting][name].rule)
 
 

@@ -1,15 +1,15 @@
 """The learning rate as a pure function of progress in epochs.
 
-During ``warmup_epochs`` the rate rises to the peak from s = ``warmup_start_factor`` times the peak; as t goes from 0 to
+During ``warmup_epochs`` the rate rises to the peak from s = ``warmup_start_factor`` times the peak. As t goes from 0 to
 1 over the warmup, the rate is the peak times
 
     gradual      s + (1 - s) t           a constant increment per update: Goyal et al., arXiv:1706.02677, section 2.2
-    constant     s                       the same, "constant warmup"
+    constant     s                       "constant warmup" in the same section
     exponential  s^(1 - t)               a constant factor per update
     quadratic    s + (1 - s) t^2         NVCaffe's ramp-up
 
-Then, as t goes from 0 at the end of the warmup to 1 at ``decay_epochs``, with e = ``end_learning_rate_factor``, it is
-the peak times
+Then, as t goes from 0 at the end of the warmup to 1 at ``decay_epochs``, with e = ``end_learning_rate_factor``, the
+rate is the peak times
 
     constant     1
     step         decay_factor^(milestones passed)
@@ -22,8 +22,8 @@ the peak times
     inverse_sqrt c / sqrt(1 + epochs since the warmup / inverse_sqrt_epochs)      Zhai et al., arXiv:2106.04560
     power        c max(1, epochs / power_start_epochs)^-power_exponent            Shen et al., arXiv:2408.13359
 
-where c is 1 until the last ``cooldown_share`` of the training, over which u goes from 0 to 1 and c falls by
-``cooldown_shape``
+where c is 1 until the last ``cooldown_share`` of training, over which u goes from 0 to 1 and c falls according to
+``cooldown_shape``:
 
     linear         e + (1 - e) (1 - u)
     cosine         e + (1 - e) (1 + cos(pi u)) / 2
@@ -57,7 +57,7 @@ def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: floa
 def learning_rate_by(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
 ) -> Value:
-    """Return the rate for progress of either kind, by its arithmetic: a scalar on a device gives the rate there."""
+    """Return the rate in the arithmetic of the progress: if that is a scalar on a device, so is the rate."""
 
     def decayed() -> Value:
         decay: Callable[..., Value] = chosen_formula("decay", settings)
@@ -80,12 +80,12 @@ def gradual(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Valu
 
 
 def constant_warmup(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
-    """Return the start's factor throughout."""
+    """Return the start factor throughout the warmup."""
     return by.constant(settings.warmup_start_factor, t)
 
 
 def exponential(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
-    """Return a power of the start's factor."""
+    """Return a power of the start factor."""
     return by.exponential(settings.warmup_start_factor, 1 - t)
 
 
@@ -100,7 +100,7 @@ def constant(
     epochs: Value,
     end: float,
 ) -> Value:
-    """Return 1: the rate stays at the peak."""
+    """Return 1, as the rate stays at the peak."""
     return by.constant(1.0, epochs)
 
 
@@ -119,19 +119,19 @@ def piecewise(
 def polynomial(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """Return the factor by a power of the remaining share."""
+    """Return the factor as a power of the remaining share."""
     left = 1 - share_passed(by, settings, epochs, end)
     return _down_to(settings, by.power(left, settings.decay_power))
 
 
 def cosine(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """Return the factor on half a period of a cosine."""
+    """Return the factor as half a period of a cosine."""
     t = share_passed(by, settings, epochs, end)
     return _down_to(settings, (1 + by.cosine(math.pi * t)) / 2)
 
 
 def linear(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """Return the factor by the remaining share."""
+    """Return the factor as a linear function of the remaining share."""
     return _down_to(settings, 1 - share_passed(by, settings, epochs, end))
 
 
@@ -143,14 +143,14 @@ def wsd(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: f
 def inverse_sqrt(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """Return 1 over the square root of 1 plus the scaled time since the warmup, times the cooldown."""
+    """Return the inverse square root of 1 plus the scaled time since the warmup, times the cooldown."""
     since = by.at_least_zero(epochs - settings.warmup_epochs)
     body = by.power(1 + since / settings.value("inverse_sqrt_epochs"), -0.5)
     return body * _cooldown(by, settings, epochs, end)
 
 
 def power(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """Return a power of the time from ``power_start_epochs`` on, times the cooldown."""
+    """Return a power of the time relative to ``power_start_epochs``, times the cooldown."""
     start = settings.value("power_start_epochs")
     times = 1 + by.at_least_zero(epochs - start) / start
     body = by.power(times, -settings.value("power_exponent"))
@@ -160,7 +160,7 @@ def power(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end:
 def _cooldown(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """Return 1, falling over the last ``cooldown_share`` of the training (after the warmup) to the end value."""
+    """Return 1, falling to the end value over the last ``cooldown_share`` of training (after the warmup)."""
     share, shape = settings.value("cooldown_share"), settings.value("cooldown_shape")
     start = max(settings.warmup_epochs, (1 - share) * end)
     if start >= end:

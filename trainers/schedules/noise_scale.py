@@ -1,4 +1,4 @@
-"""The gradient noise scale, estimated from gradients that a training computes anyway.
+"""The gradient noise scale, estimated from gradients that a training run computes anyway.
 
 McCandlish et al. (arXiv:1812.06162, appendix A.1): gradients of the mean loss over b and over B samples have
 E|g_b|^2 = |G|^2 + tr(Sigma) / b, and the same with B. Two batch sizes thus give the true gradient and the
@@ -7,17 +7,17 @@ covariance of one sample's gradient,
     |G|^2     = (B |g_B|^2 - b |g_b|^2) / (B - b)
     tr(Sigma) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B)
 
-and the noise scale B_simple = tr(Sigma) / |G|^2, in samples. Both estimates are unbiased, but their ratio is not:
-each is smoothed separately over the updates, and then the ratio is taken.
+and the noise scale B_simple = tr(Sigma) / |G|^2, in samples. Both estimates are unbiased, but their ratio is not.
+Therefore each is smoothed separately over the updates before the ratio is taken.
 
 Here g_B is the mean gradient of the global batch, and the small batches are its n chunks over all workers. Chunk i,
-with a share c_i of the samples, counts with weight c_i; the mean of |g_i|^2 then has the expectation |G|^2 + tr(Sigma)
-n / B for any shares, as if each chunk had b = B / n samples.
+with a share c_i of the samples, has weight c_i. The mean of |g_i|^2 then has the expectation |G|^2 + tr(Sigma) n / B
+for any shares, as if each chunk had b = B / n samples.
 
 A chunk consists of whole normalization groups, so it has the same gradient as inside the whole batch. Samples come from
 a permutation of the data set, without replacement: if B is not small compared to the data set's size N, the estimate of
 tr(Sigma) / B falls to as little as 1 - B / N times its value for independent samples. Settings that scale gradients
-(clipping, loss scaling, decay) do not affect it.
+(clipping, loss scaling, decay) do not affect the noise scale.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from torch import Tensor
 from trainers.distributed.sampling import BatchLayout
 
 MEASURED_EVERY = 24
-"""Updates between measurements: cutting a measured batch into chunks costs up to 0.6 of an update, or 2.5 % overall."""
+"""The updates between measurements; cutting a batch into chunks costs up to 0.6 of an update, or 2.5 % overall."""
 
 SMOOTHING = 0.8
-"""Decay of the averages per measurement."""
+"""The decay of the averages per measurement."""
 
 
 @dataclass(frozen=True)
 class SquaredNorms:
-    """|g|^2 of the global batch and the mean of |g_i|^2 over its chunks of (on average) ``chunk_samples`` samples."""
+    """The |g|^2 of the global batch, and the mean |g_i|^2 of its chunks of (on average) ``chunk_samples`` samples."""
 
     of_chunks: float
     of_batch: float
@@ -49,7 +49,7 @@ class SquaredNorms:
 
     @property
     def squared_gradient(self) -> float:
-        """The estimate of |G|^2; may be negative."""
+        """The estimate of |G|^2, which may be negative."""
         small, large = self.chunk_samples, self.global_batch_size
         return (large * self.of_batch - small * self.of_chunks) / (large - small)
 
@@ -69,7 +69,7 @@ class GradientStatistics:
         self._squared_gradient = self._covariance_trace = self._weight = 0.0
 
     def add(self, measured: SquaredNorms) -> None:
-        """Add one measurement; one that is not finite is ignored."""
+        """Add one measurement, unless it is not finite."""
         if not (math.isfinite(measured.of_chunks) and math.isfinite(measured.of_batch)):
             return
         keep = self.smoothing
@@ -107,7 +107,7 @@ class GradientStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restore the result of :meth:`state_dict`."""
+        """Restore the state returned by :meth:`state_dict`."""
         self._squared_gradient, self._covariance_trace = (
             state["squared_gradient"],
             state["covariance_trace"],
@@ -116,9 +116,9 @@ class GradientStatistics:
 
 
 def measured_layout(layout: BatchLayout, group_size: int, *, may_cut: bool) -> BatchLayout | None:
-    """Return the layout of a measured update: at least two chunks per worker if its groups allow it; else None.
+    """Return the layout of a measured update, with at least two chunks per worker; None if the groups do not allow it.
 
-    ``may_cut`` says whether micro batches smaller than planned give the same training.
+    ``may_cut`` says whether training is the same with smaller micro batches than planned.
     """
     half = -(-layout.local_batch_size // group_size // 2) * group_size
     chunk = min(layout.micro_batch_size, half) if may_cut else layout.micro_batch_size

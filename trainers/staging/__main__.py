@@ -55,16 +55,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pattern", default="*", help="pattern of the files to stage, e.g. '*.h5' (default: all)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the shares (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="for the shares (default: %(default)s)")
     parser.add_argument(
-        "--threads", type=int, default=4, help="files read at a time (default: %(default)s)"
+        "--threads", type=int, default=4, help="files read at once (default: %(default)s)"
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="seconds of silence after which a node counts as lost (default: %(default)s)",
+        help="seconds without a response until a node counts as lost (default: %(default)s)",
     )
     return parser
 

@@ -1,6 +1,6 @@
-"""CRC-32 of files and streams.
+"""Compute the CRC-32 of files and streams.
 
-It detects every burst of up to 32 damaged bits and all but one in 4e9 other errors, at several GB/s; a copy needs
+CRC-32 detects every burst of up to 32 damaged bits and all but one in 4e9 other errors, at several GB/s. A copy needs
 protection from accidents, not from forgery.
 """
 
@@ -19,7 +19,7 @@ class Readable(Protocol):
     """A binary file, open for reading."""
 
     def readinto(self, buffer: bytearray, /) -> int | None:
-        """Fill ``buffer`` from its start; return the number of bytes read, 0 at the end."""
+        """Fill ``buffer`` from its start; return the number of bytes read, 0 at the end of the file."""
 
 
 class Checksum:
@@ -29,7 +29,7 @@ class Checksum:
         self._value = 0
 
     def update(self, block: memoryview) -> None:
-        """Add the next block."""
+        """Add the next block to the checksum."""
         self._value = zlib.crc32(block, self._value)
 
     def digest(self) -> bytes:
@@ -38,7 +38,7 @@ class Checksum:
 
 
 def file_blocks(file: Readable) -> Iterator[memoryview]:
-    """Yield the content in blocks; each is valid until the next is requested."""
+    """Yield the content of a file in blocks; each block is valid until the next is requested."""
     buffer = bytearray(BLOCK_BYTES)
     while count := file.readinto(buffer):
         yield memoryview(buffer)[:count]

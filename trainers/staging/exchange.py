@@ -1,4 +1,4 @@
-"""The nodes send each other the files that they read: one stream of bytes per node, in chunks, by turns."""
+"""Exchange the files that the nodes read: each node broadcasts one stream of bytes, in chunks, in turn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exchange_files(
     writer: StagedFileWriter,
     faults: StagingFaults,
 ) -> None:
-    """Broadcast each node's files, ``sent[node]``, to all in rounds of chunks; a fault ends it after its round."""
+    """Broadcast each node's files, ``sent[node]``, to all in rounds of chunks; a fault ends it after that round."""
     lengths = [sum(file.bytes + CHECKSUM_BYTES for file in files) for files in sent]
     incoming = [IncomingStream(files, writer) for files in sent]
     for first in range(0, max(lengths, default=0), CHUNK_BYTES):
@@ -75,7 +75,7 @@ class IncomingStream:
 
 
 class StagedFileWriter:
-    """Writes the files that this node lacks, on several threads; each file by one of them, in order."""
+    """Writes the files that this node lacks on several threads; each file is written by one thread, in order."""
 
     def __init__(
         self, local: LocalFolder, missing: frozenset[str], faults: StagingFaults, threads: int
@@ -91,7 +91,7 @@ class StagedFileWriter:
         self.written: list[SharedFile] = []
 
     def write(self, file: SharedFile, piece: memoryview) -> None:
-        """Append to the file; blocks while too much is queued."""
+        """Append a piece to the file; blocks while too much data is queued."""
         self._submit(file, lambda: self._copy(file).write(piece))
 
     def finish(self, file: SharedFile, checksum: bytes) -> None:
@@ -105,7 +105,7 @@ class StagedFileWriter:
         self._submit(file, check)
 
     def wait(self) -> None:
-        """Wait until everything submitted is on disk; discard unfinished files."""
+        """Wait until all submitted data are on disk; discard unfinished files."""
         for thread in self._threads:
             thread.shutdown(wait=True)
         for copy in self._copies.values():

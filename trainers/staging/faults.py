@@ -1,4 +1,4 @@
-"""A fault on one node stops the staging on all nodes, with the same message."""
+"""Stop the staging on all nodes, with the same message, if one node has a fault."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import DataError, TrainerError
 
 READING, WRITING = 2, 1
-"""A read fault is reported in preference to a write fault, which may be its consequence."""
+"""The severity of faults: a read fault is reported rather than a write fault, which may be its consequence."""
 
 _MESSAGE_BYTES = 4096
 
 
 class StagingFaults:
-    """The first of the most severe faults of this node; ``stop`` tells its threads to end."""
+    """Holds this node's first fault of the highest severity; ``stop`` tells its threads to end."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -28,14 +28,14 @@ class StagingFaults:
 
     @contextlib.contextmanager
     def noted(self, weight: int) -> Iterator[None]:
-        """Record an error instead of raising it, because the other nodes must know of it first."""
+        """Record an error instead of raising it, because the other nodes must be informed first."""
         try:
             yield
         except Exception as error:
             self.note(error, weight)
 
     def note(self, error: BaseException, weight: int) -> None:
-        """Record ``error`` unless a more severe one is known."""
+        """Record ``error`` unless an error at least as severe has been recorded."""
         with self._lock:
             if weight > self.weight:
                 self.error, self.weight = error, weight

@@ -1,4 +1,4 @@
-"""A node's local folder: files that appear only when complete, with checksums that survive an interruption."""
+"""A node's local folder, where files appear only when complete and checksums survive an interruption."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def local_folder(folder: Path, source: Mapping[str, Any]) -> Iterator[LocalFolde
 
 
 class LocalFolder:
-    """The files of one folder and its manifest, which has a line per staged file and a line per finished staging."""
+    """The files in one folder and their manifest, which has a line per staged file and a line per finished staging."""
 
     def __init__(self, folder: Path, source: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class LocalFolder:
         self.journal = self._manifest.open("a", encoding="utf-8")
 
     def holds(self, file: SharedFile) -> bool:
-        """Return whether the file is here, staged from this version of the shared file, with its original checksum."""
+        """Return whether this version of the shared file is already staged here with its original checksum."""
         entry = self.entries.get(file.name)
         if entry is None or (entry["bytes"], entry["modified_ns"]) != (
             file.bytes,
@@ -72,18 +72,18 @@ class LocalFolder:
             return False
 
     def remove_all_but(self, names: set[str]) -> None:
-        """Delete files of an earlier staging that this one does not need; no other file is touched."""
+        """Delete files from an earlier staging that this staging does not need; no other file is touched."""
         for name in set(self.entries) - names:
             (self.folder / name).unlink(missing_ok=True)
             del self.entries[name]
 
     def check_space(self, needed_bytes: int) -> None:
-        """Raise :class:`~trainers.errors.DataError` unless the disk has room."""
+        """Raise :class:`~trainers.errors.DataError` unless the disk has enough free space."""
         free = shutil.disk_usage(self.folder).free
         if needed_bytes > free:
             raise DataError(
                 f"the disk of {self.folder} is too full: the staging needs {needed_bytes / 1e6:.1f} MB "
-                f"more, but {free / 1e6:.1f} MB are free; free some, or stage in mode 'partition'"
+                f"more, but {free / 1e6:.1f} MB are free; free some space, or stage in mode 'partition'"
             )
 
     def new_copy(self, file: SharedFile) -> LocalCopy:
@@ -132,7 +132,7 @@ class LocalCopy:
     handle: BinaryIO
 
     def write(self, block: bytes | memoryview) -> None:
-        """Append a block."""
+        """Append a block to the copy."""
         try:
             view = memoryview(block)
             while view:
@@ -148,7 +148,7 @@ class LocalCopy:
             if (found := file_checksum(self.part)) != checksum:
                 raise DataError(
                     f"{path} differs from the shared file after the copy (CRC-32 {found.hex()}, not "
-                    f"{checksum.hex()}); the disk or the network damaged it, so stage again"
+                    f"{checksum.hex()}); the disk or the network damaged the copy, so stage again"
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             self.part.replace(path)
@@ -164,7 +164,7 @@ class LocalCopy:
             raise write_fault(path, error) from error
 
     def discard(self) -> None:
-        """Abandon the copy."""
+        """Abandon and delete the copy."""
         self.handle.close()
         self.part.unlink(missing_ok=True)
 

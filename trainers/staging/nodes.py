@@ -1,4 +1,4 @@
-"""``stage``: the nodes' joint work, step by step."""
+"""Stage files on all nodes together, step by step."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def stage(
     threads: int = 4,
     open_shared: Opener = open_unbuffered,
 ) -> StagingResult:
-    """Copy the files of ``shared`` that match ``pattern`` to ``local``, as ``mode`` says; every node must call this.
+    """Copy the files of ``shared`` that match ``pattern`` to ``local``, by ``mode``; every node must call this.
 
-    Complete files from an earlier staging of the same folder are kept, except that files which this node no longer
-    needs are deleted. ``open_shared`` opens a file of the shared folder, once per file over all nodes.
+    Complete files from an earlier staging of the same folder are kept unless this node no longer needs them.
+    ``open_shared`` opens a file of the shared folder, once per file over all nodes.
 
     Raises:
         DataError: on every node, naming the node and the file, if a file is missing, unreadable, changed or damaged in
-            transit, or a disk is full; files staged so far are kept for the next call.
-        CommunicationError: if a node is gone.
+            transit, or if a disk is full; files staged so far are kept for the next call.
+        CommunicationError: if a node is lost.
     """
     started = time.perf_counter()
     communicator = communicator or SingleProcessCommunicator(torch.device("cpu"))
@@ -78,7 +78,7 @@ def stage(
 
 @dataclasses.dataclass(frozen=True)
 class MovedBytes:
-    """The bytes that this node read from the shared folder and wrote to its own."""
+    """The number of bytes that this node read from the shared folder and wrote to its local folder."""
 
     read: Sequence[SharedFile]
     written: Sequence[SharedFile]
@@ -165,7 +165,7 @@ def _move(
 def _sent(
     communicator: Communicator, plan: StagingPlan, missing: frozenset[int]
 ) -> list[list[int]]:
-    """Return, for each node, the files that it must send because another node lacks them."""
+    """Return the files that each node must send because another node lacks them."""
     counts = torch.zeros(len(plan.files), dtype=torch.int64)
     for index in missing:
         counts[index] = int(plan.reader[index] != communicator.rank)

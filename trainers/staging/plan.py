@@ -1,4 +1,4 @@
-"""The plan of a staging: the files, which node reads each from the shared folder, and which nodes keep it."""
+"""Plan a staging: list the files, and decide which node reads each from the shared folder and which nodes keep it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = ("all", "partition")
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A file of the shared folder: its relative path (with ``/``), its size and its modification time."""
+    """A file in the shared folder, with its relative path (using ``/``), size and modification time."""
 
     name: str
     bytes: int
@@ -28,7 +28,7 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class StagingPlan:
-    """The files in order; ``reader[i]`` is the node that reads file i, ``kept`` are the files that this node keeps."""
+    """The files in order; ``reader[i]`` is the node that reads file i, and ``kept`` are the files this node keeps."""
 
     files: tuple[SharedFile, ...]
     reader: tuple[int, ...]
@@ -36,7 +36,7 @@ class StagingPlan:
 
 
 def list_shared_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
-    """Return the files below ``shared`` whose names match ``pattern``, by path, without hidden files and folders."""
+    """Return the files below ``shared`` whose names match ``pattern``, sorted by path, except hidden ones."""
     if not shared.is_dir():
         raise DataError(f"the shared folder {shared} is not a folder that this node can read")
     found = []
@@ -51,7 +51,7 @@ def list_shared_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
     if not files:
         raise DataError(
             f"the shared folder {shared} has no file that matches {pattern!r}; staging needs "
-            f"at least one"
+            f"at least one file"
         )
     return tuple(files)
 
@@ -80,7 +80,7 @@ def make_plan(
 ) -> StagingPlan:
     """Return the reader of each file, the same on every node, and the files that ``node`` keeps.
 
-    If ``files_per_node`` is below the node's base share, files that no node keeps are not read at all.
+    If ``files_per_node`` is less than the node's base share, files that no node keeps are not read at all.
     """
     if mode == "all":
         if files_per_node is not None:
@@ -100,7 +100,7 @@ def make_plan(
 
 
 def balanced_readers(files: Sequence[SharedFile], nodes: int) -> tuple[int, ...]:
-    """Assign a reader to each file so that nodes read nearly equal bytes: largest file first, to the least loaded."""
+    """Assign a reader to each file, largest first, to the least loaded node, so that nodes read about equal bytes."""
     laden = [(0, node) for node in range(nodes)]
     reader = [0] * len(files)
     for file in sorted(range(len(files)), key=lambda i: (-files[i].bytes, i)):

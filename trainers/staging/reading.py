@@ -1,4 +1,4 @@
-"""This node's files: each is opened once, read by one of several threads, checksummed, and passed on in order."""
+"""Read this node's files: each is opened once, read by one of several threads, checksummed, and passed on in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainers.staging.plan import SharedFile
 Opener = Callable[[Path], FileIO]
 
 _BLOCKS_AHEAD = 16
-"""The maximum number of a file's blocks that wait to be sent: 16 MB."""
+"""The maximum number of blocks of a file that may wait to be sent (16 MB)."""
 
 
 def open_unbuffered(path: Path) -> FileIO:
@@ -30,7 +30,7 @@ def open_unbuffered(path: Path) -> FileIO:
 
 @dataclass
 class ReadingTask:
-    """One file that this node reads: its source, whether this node keeps it and whether others wait for it."""
+    """A file that this node reads: its source, whether this node keeps it, and whether other nodes wait for it."""
 
     file: SharedFile
     from_shared: bool
@@ -64,7 +64,7 @@ class SharedFileReader:
         self.written: list[SharedFile] = []
 
     def start(self, tasks: Sequence[ReadingTask]) -> None:
-        """Begin to read, starting with files that others wait for."""
+        """Start to read, beginning with files that other nodes wait for."""
         self._outgoing = [task for task in tasks if task.send]
         for number, task in enumerate(self._outgoing):
             self._pool.submit(self._run_soon, number, task)
@@ -88,7 +88,7 @@ class SharedFileReader:
         return taken
 
     def wait(self) -> None:
-        """Wait until every task is done, or was abandoned after a fault."""
+        """Wait until every task is done or has been abandoned after a fault."""
         self._pool.shutdown(wait=True, cancel_futures=self._faults.stop.is_set())
 
     def _next_block(self) -> bytes:
@@ -105,7 +105,7 @@ class SharedFileReader:
         return b""
 
     def _run_soon(self, number: int, task: ReadingTask) -> None:
-        """Read the file once few enough files wait to be sent, so that memory stays bounded."""
+        """Read the file as soon as few enough files wait to be sent, so that memory use stays bounded."""
         with self._file_taken:
             while number >= self._taken + self._files_ahead and not self._faults.stop.is_set():
                 self._file_taken.wait(timeout=0.05)
@@ -151,7 +151,7 @@ class SharedFileReader:
         if count != task.file.bytes and not self._faults.stop.is_set():
             raise DataError(
                 f"{path} was listed with {task.file.bytes} bytes, but {count} bytes were read: "
-                f"it changed, or was cut off, during staging; stage again once it is complete"
+                f"the file changed or was truncated during staging; stage again once it is complete"
             )
         return checksum.digest()
 

@@ -11,11 +11,11 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class StagingResult:
-    """The work of one node and of all nodes together; bytes are counted once per file read or written.
+    """The amounts of data moved by this node and by all nodes; bytes are counted once per file read or written.
 
-    ``files`` are now on this node; ``files_read`` and ``bytes_read`` came from the shared folder through this node;
-    ``files_written`` and ``bytes_written`` count what was new on this node's disk. ``shared_reads`` and
-    ``shared_bytes_read`` are the sums over the nodes. ``seconds`` is the wall-clock time from the first listing until
+    ``files`` is the number of files now on this node; ``files_read`` and ``bytes_read`` count its reads from the shared
+    folder; ``files_written`` and ``bytes_written`` count new data on its disk. ``shared_reads`` and
+    ``shared_bytes_read`` are the sums over all nodes. ``seconds`` is the wall-clock time from the first listing until
     every node was done, including checks and waiting.
     """
 
@@ -33,16 +33,16 @@ class StagingResult:
 
     @property
     def read_megabytes_per_second(self) -> float:
-        """MB/s (10^6 bytes) that this node read from the shared folder."""
+        """This node's read rate from the shared folder in MB/s (10^6 bytes per second)."""
         return self.bytes_read / MEGABYTE / self.seconds
 
     @property
     def written_megabytes_per_second(self) -> float:
-        """MB/s (10^6 bytes) that this node wrote to its disk."""
+        """This node's write rate to its disk in MB/s (10^6 bytes per second)."""
         return self.bytes_written / MEGABYTE / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every figure by name, including the rates."""
+        """Return all figures by name, including the rates."""
         return {
             **dataclasses.asdict(self),
             "read_megabytes_per_second": self.read_megabytes_per_second,

@@ -1,4 +1,4 @@
-"""Workloads by name: those listed in ``described``, and users' classes as ``package.module:Class``."""
+"""Look up workloads by name: the workloads in ``described``, and users' classes as ``package.module:Class``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 def load_workload(
     name: str, data: Mapping[str, Any], search_path: str | None = None
 ) -> AnyWorkload:
-    """Build the workload on its data; raises WorkloadError or :class:`~trainers.errors.DataError`."""
+    """Build the workload from its data; raises WorkloadError or :class:`~trainers.errors.DataError`."""
     workload = workload_class(name, search_path)(data)
     workload.data_options = dict(data)
     for attribute in (
@@ -63,7 +63,7 @@ def load_workload(
 
 
 def load_model_workload(job: TrainingJob) -> Workload:
-    """Return the workload of a job whose model is trained here; raises WorkloadError if it trains itself."""
+    """Return the workload of a job whose model is trained here; raises WorkloadError if it has its own loop."""
     workload = load_workload(job.workload, job.data, job.search_path)
     if not isinstance(workload, Workload):
         raise WorkloadError(
@@ -76,12 +76,12 @@ def load_model_workload(job: TrainingJob) -> Workload:
 def metrics_of(
     name: str, search_path: str | None = None, data: Mapping[str, Any] | None = None
 ) -> Mapping[str, bool]:
-    """Return the metrics of a workload with its data options, and whether higher is better; reads no data."""
+    """Return a workload's metrics for these data options, and whether higher values are better; reads no data."""
     return workload_class(name, search_path).metrics_of(data or {})
 
 
 def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, Any]) -> None:
-    """Raise :class:`WorkloadError`, with the nearest name, if a workload does not read one of its own settings."""
+    """Raise :class:`WorkloadError`, with the nearest name, if a workload does not read one of ``settings``."""
     known = workload.own_settings_of(workload.data_options or {})
     for setting in settings:
         if known is not None and setting not in known:
@@ -93,9 +93,9 @@ def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, 
 
 
 def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkload]:
-    """Return the class of a workload; ``search_path`` is a folder in which a user's module is looked up first.
+    """Return the class of a workload; ``search_path`` is the folder searched first for a user's module.
 
-    Raises :class:`WorkloadError` if no workload has this name, or it lacks a required definition.
+    Raises :class:`WorkloadError` if no workload has this name, or if the class lacks a required definition.
     """
     try:
         rule = WORKLOADS[name].rule if name in WORKLOADS else name
@@ -126,7 +126,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
 
 
 def _scores(workload: type[Workload]) -> bool:
-    """Return whether a workload defines its evaluation, by the score of each sample or by counts and their metrics."""
+    """Return whether a workload defines its evaluation, either by ``score`` or by ``counts`` and ``metrics_from``."""
     by_counts = (
         workload.counts is not Workload.counts
         and workload.metrics_from is not Workload.metrics_from
@@ -136,7 +136,7 @@ def _scores(workload: type[Workload]) -> bool:
 
 def _import(module_name: str, name: str, search_path: str | None) -> Any:
     try:
-        with _importing:  # one thread must not forget the modules that another imports
+        with _importing:  # one thread must not remove modules that another imports
             if search_path is not None:
                 _look_first_in(search_path)
             return importlib.import_module(module_name)
@@ -159,7 +159,7 @@ def _import(module_name: str, name: str, search_path: str | None) -> Any:
 
 @dataclass
 class _Search:
-    """The folder in which users' modules are looked up first, and the modules imported before it was set."""
+    """The folder searched first for users' modules, and the modules imported before this folder was set."""
 
     folder: str = ""
     before: frozenset[str] = frozenset()
@@ -171,9 +171,9 @@ _OURS = ("hpo", "search_spaces", "storage", "trainers")
 
 
 def _look_first_in(folder: str) -> None:
-    """Look for modules in this folder first, and forget those that came from the previous folder.
+    """Search this folder first for modules, and unload the modules that came from the previous folder.
 
-    Otherwise a process that runs many studies would give one study another study's module of the same name.
+    Otherwise, a process that runs many studies could give a study another study's module of the same name.
     """
     if _search.folder == folder:
         return

@@ -1,6 +1,6 @@
-"""The workloads that a study may name: each is listed here once, with what is known before its data are opened.
+"""The workloads that a study may name, each with the properties that are known before its data are opened.
 
-The class that ``rule`` names does the training. ``hpo init``, services, ``hpo doctor`` and tests read these
+The class that ``rule`` names implements the workload. ``hpo init``, services, ``hpo doctor`` and tests use these
 descriptions.
 """
 
@@ -21,8 +21,8 @@ class Beginning:
         about: what is trained, in a short phrase. data: the section ``data`` of the study file, as text; ``METRIC``
         stands for the target's metric and ``BETTER`` for whether a higher value is better. target: in the form
         ``top1>=0.76``. optimizer: its name. learning_rate: the lowest and the highest value tried. warmup_epochs: the
-        largest value tried, 0 for no warmup. fixed: other settings. epochs: the maximum per training. others: whether
-        any other optimizer may be named.
+        largest value tried, 0 for no warmup. fixed: other settings. epochs: the maximum per run. others: whether any
+        other optimizer may be named.
     """
 
     about: str
@@ -38,7 +38,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class ServiceDemand:
-    """A study's demand on a service: an amount at a place in its file, compared with the service's named limit."""
+    """A study's demand on a service: an amount that an option of the study sets, and the service limit that applies."""
 
     place: tuple[str, str]
     amount: float
@@ -56,17 +56,17 @@ def _no_demands(
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadDescription:
-    """A workload; ``about`` says in a short phrase what is trained, ``source`` says where it was published.
+    """A workload; ``about`` is a short phrase for what is trained, ``source`` is the publication it is based on.
 
     Attributes:
         rule: its class, ``module:Class``, a subclass of :class:`trainers.workloads.AnyWorkload`; imported on first use.
-        beginnings: the starting points that ``hpo init`` offers, by name. needs_torch: whether its class can only be
-        opened where torch is installed. served: whether services train it if their configuration names no workloads.
-        writes: data options that name a folder to be written; nobody can set them on a service. demands: what a study
-        asks of a service in addition to its trials, from its data section, the epochs of a training and the smallest
-        batch size. grows: sizes of the model that may vary over a ladder, as data options, or as the options that
-        ``size_options`` name. sample_flops: operations per sample, forward and backward, as a function of the data
-        section, if they do not simply grow as the square of the width.
+        beginnings: the starting points that ``hpo init`` offers, by name. needs_torch: whether opening the workload
+        requires torch. served: whether services train it if their configuration names no workloads. writes: data
+        options that name a folder to be written; they cannot be set on a service. demands: a study's demands on a
+        service besides its trials, computed from its data section, the epochs per run and the smallest batch size.
+        grows: model sizes that may vary over a ladder, as data options, or as the options that ``size_options`` name.
+        sample_flops: operations per sample, forward and backward, as a function of the data section, if they do not
+        simply grow as the square of the width.
     """
 
     rule: str
@@ -82,7 +82,7 @@ class WorkloadDescription:
     sample_flops: Callable[[Mapping[str, Any]], float] | None = None
 
     def size_option(self, size: str) -> str:
-        """Return the data option for a size of the model: ``width``, unless the data options use the word otherwise."""
+        """Return the data option for a model size: its own name, or another if that name has a different meaning."""
         return self.size_options.get(size, size)
 
     def __post_init__(self) -> None:
@@ -91,13 +91,13 @@ class WorkloadDescription:
 
 
 def _number(value: Any) -> float:
-    """Return a number of a data section, or 0 if the value is not a number; the workload itself checks the value."""
+    """Convert a value in a data section to a float, or to 0 if it is not a number; the workload itself checks it."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
 
 
 def _of_decoder(data: Mapping[str, Any]) -> float:
-    """Return the operations: 6 per matrix weight and position, and 12 n^2 width per layer for the attention (Kaplan et
-    al. 2020, arXiv:2001.08361, section 2.1, with the output over 256 bytes and the attention's backward pass).
+    """Return the operations per sample: 6 per matrix weight and position, and 12 n^2 width per layer for attention
+    (Kaplan et al. 2020, arXiv:2001.08361, section 2.1, with the output over 256 bytes and attention's backward pass).
     """
     usual = {"width": 64, "depth": 2, "sequence_length": 128}
     width, depth, length = (

@@ -1,4 +1,4 @@
-"""The host's work per sample: reading, decoding and cropping, until its batch is ready for the device."""
+"""Measure the host's work per sample: reading, decoding and cropping, until the batch is ready for the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SAMPLES = 64
 REPEATS = 3
 MOST_SECONDS = 1.0
-"""The most seconds per repetition; fewer samples are measured if they would take longer."""
+"""The maximum time per repetition in seconds; fewer samples are measured if they would take longer."""
 
 
 def host_seconds_per_sample(
@@ -21,10 +21,10 @@ def host_seconds_per_sample(
 ) -> float:
     """Measure how many seconds one core of this machine needs to make one sample ready for the device.
 
-    The result is the minimum over some repetitions with ``samples`` samples spread over the training (or evaluation)
-    set, summed over all threads; a worker with c cores for its data prepares at most c divided by this many samples per
-    second. It excludes waiting for storage (``WorkloadCost.sample_bytes`` is the amount read) and the device's work
-    (``prepare``).
+    The result is the minimum over several repetitions with ``samples`` samples spread over the training (or evaluation)
+    set, summed over all threads. If the result is t, a worker with c cores for data loading prepares at most c / t
+    samples per second. The time excludes waiting for storage (``WorkloadCost.sample_bytes`` is the amount read) and the
+    device's work (``prepare``).
     """
     import torch
 

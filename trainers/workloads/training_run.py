@@ -1,9 +1,9 @@
-"""AnyTraining: what all trainings have in common, which is their progress and the rules that end them.
+"""The base classes of training runs, which track their progress and decide when to end.
 
-A :class:`TrainingRun` does its updates and evaluations in this process, by a schedule; how the weights move is left to
-a subclass: ``trainers.loop.synchronous.SynchronousTraining`` trains a PyTorch model, ``noisy_quadratic`` the modes of a
-quadratic. ``trainers.workloads.program`` follows a program that trains by itself. Importing this module does not import
-torch.
+A :class:`TrainingRun` does its updates and evaluations in this process, by a schedule, and its subclasses define the
+updates: ``trainers.loop.synchronous.SynchronousTraining`` trains a PyTorch model, and ``noisy_quadratic`` updates the
+modes of a quadratic. ``trainers.workloads.program`` follows a program that trains by itself. Importing this module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.schedules.batch_size import BatchByNoise, batch_schedule
 
 DIVERGENCE_FACTOR = 3.0
-"""A training has diverged when its mean loss between two evaluations exceeds this multiple of its first loss."""
+"""A run has diverged when its mean loss between two evaluations exceeds this multiple of its first loss."""
 
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training, in plain numbers, so that a checkpoint can hold it directly."""
+    """The progress of a training run, in plain values that a checkpoint can hold directly."""
 
     step: int = 0
     seconds: float = 0.0
@@ -44,9 +44,9 @@ class TrainingProgress:
 class TrainingSegment:
     """The updates up to an evaluation, and the results of the evaluation.
 
-    ``train_loss`` is the mean loss over the updates, ``first_loss`` the loss of the first update, ``learning_rate`` the
-    rate of the last; ``scores`` holds every metric; ``seconds`` is the time of the updates and the evaluation;
-    ``memory_bytes`` is their peak memory, None if not measured.
+    ``train_loss`` is the mean loss over the updates, ``first_loss`` is the loss of the first update, and
+    ``learning_rate`` is the rate of the last update. ``scores`` holds every metric. ``seconds`` is the time for the
+    updates and the evaluation, and ``memory_bytes`` is their peak memory, None if not measured.
     """
 
     train_loss: float
@@ -59,10 +59,10 @@ class TrainingSegment:
 
 
 class AnyTraining(ABC):
-    """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
+    """A training run in progress; ``advance`` goes to the next evaluation until ``finished``.
 
-    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` holds the evaluations of earlier starts, if
-    a training keeps its own files and resumes from them by itself; it is None if :meth:`state_dict` is its state.
+    ``metrics`` and ``train_samples`` come from the workload. ``resumed`` holds the evaluations of earlier starts if the
+    run keeps its own files and resumes from them by itself; it is None if :meth:`state_dict` gives the state.
     """
 
     resumed: list[ConvergencePoint] | None = None
@@ -76,25 +76,25 @@ class AnyTraining(ABC):
     @property
     @abstractmethod
     def epochs(self) -> float:
-        """The progress of the training: samples processed over ``train_samples``."""
+        """The progress of the run: samples processed over ``train_samples``."""
 
     @abstractmethod
     def advance(self) -> ConvergencePoint | None:
-        """Train to the next evaluation, and decide whether the training goes on; None if it ended without one."""
+        """Train to the next evaluation, and decide whether to continue; return None if the run ended before it."""
 
     def gather(self) -> None:  # noqa: B027 - most keep everything on every worker
-        """Copy the state that only some workers keep to every worker; all must call this before one takes the state."""
+        """Copy state that only some workers keep to every worker; all must call this before any calls `state_dict`."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed training needs, as tensors and plain values; the same on every worker."""
+        """Return everything that a resumed run needs, as tensors and plain values; the same on every worker."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of :meth:`state_dict`, with any number of workers and any micro batch."""
 
     def close(self) -> None:  # noqa: B027 - most have started nothing
-        """Stop everything that the training has started, at any point."""
+        """Stop everything that the run has started; may be called at any point."""
 
     def sample_images(self) -> dict[str, Any] | None:
         """Return the workload's sample images of the current model (``trainers.loop.sample_images``), or None."""
@@ -102,15 +102,15 @@ class AnyTraining(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether the target was reached, the budget ended, or the training diverged."""
+        """Whether the target was reached, the budget was spent, or the run diverged."""
         return self.progress.state != "running"
 
     @property
     def outcome(self) -> TrainingOutcome:
-        """How the training ended; raises :class:`JobError` before it is ``finished``."""
+        """The outcome of the run; raises :class:`JobError` before it is ``finished``."""
         if not self.finished:
             raise JobError(
-                "a training has an outcome only once it is finished; call advance() until it is"
+                "a run has an outcome only once it is finished; call advance() until it is"
             )
         at, epochs = self.progress, self.epochs
         return TrainingOutcome(
@@ -144,7 +144,7 @@ class AnyTraining(ABC):
             at.memory_bytes = max(memory_bytes, at.memory_bytes or 0)
 
     def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
-        """Decide whether the training goes on; a ``train_loss`` of None means that none was reported."""
+        """Decide whether the run continues; ``train_loss`` is None if it was not reported."""
         at, target = self.progress, self.job.target
         at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
         limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
@@ -168,11 +168,11 @@ class AnyTraining(ABC):
 
 
 class TrainingRun(AnyTraining):
-    """A training that does its updates in this process, by a schedule of batches and evaluations.
+    """A training run that does its updates in this process, by a schedule of batches and evaluations.
 
-    ``scheduled`` are the settings that determine the rate and the batch: those of the job or, if the batch follows the
-    noise scale, those decided so far. ``batch_growth`` holds factors of the first batch, each applying from a number of
-    epochs on.
+    ``scheduled`` are the settings that determine the learning rate and the batch size: the job's settings or, if the
+    batch size follows the noise scale, the settings decided so far. ``batch_growth`` holds factors of the first batch
+    size, each with the epochs from which it applies.
     """
 
     def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
@@ -184,7 +184,7 @@ class TrainingRun(AnyTraining):
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         """Do the updates from ``first_step`` up to but not including ``last_step``, then evaluate.
 
-        The updates all belong to one phase, and so have the same global batch size.
+        The updates all belong to one phase and therefore have the same global batch size.
         """
 
     @abstractmethod
@@ -196,7 +196,7 @@ class TrainingRun(AnyTraining):
         """Restore the result of :meth:`_weights`; ``progress`` has already been restored."""
 
     def _plan_batches(self) -> None:
-        """Schedule the updates by the batch growth so far."""
+        """Schedule the updates according to the batch growth so far."""
         job, growth = self.job, self.batch_growth
         self.scheduled = BatchByNoise.pieces(job.settings, growth) if growth else job.settings
         self.batch_schedule = batch_schedule(
@@ -208,10 +208,10 @@ class TrainingRun(AnyTraining):
         )
 
     def _follow_batches(self) -> None:
-        """Prepare the next updates by the new schedule."""
+        """Prepare the next updates according to the new schedule."""
 
     def _grow_batch(self, noise_scale: float | None) -> None:
-        """Double the batch from here on, if the settings ask for it and the noise scale allows it."""
+        """Double the batch size from here on, if the settings enable this and the noise scale permits it."""
         job = self.job
         if job.settings.batch_control != "noise_scale" or noise_scale is None:
             return
@@ -223,13 +223,13 @@ class TrainingRun(AnyTraining):
 
     @property
     def epochs(self) -> float:
-        """The progress of the training, by its schedule."""
+        """The progress of the run in epochs, by its schedule."""
         return self.batch_schedule.epochs(self.progress.step)
 
     def advance(self) -> ConvergencePoint:
-        """Train to the next evaluation, evaluate, and decide whether the training goes on.
+        """Train to the next evaluation, evaluate, and decide whether the run continues.
 
-        Raises :class:`JobError` if it is finished.
+        Raises :class:`JobError` if the run is finished.
         """
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
@@ -237,7 +237,7 @@ class TrainingRun(AnyTraining):
         return self.evaluated(self._train(self.progress.step, last), last)
 
     def evaluated(self, segment: TrainingSegment, step: int) -> ConvergencePoint:
-        """Record the updates up to ``step``, where an evaluation was due, and decide whether the training goes on."""
+        """Record the updates up to ``step``, where an evaluation was due, and decide whether the run continues."""
         at = self.progress
         at.step, at.seconds = step, at.seconds + segment.seconds
         if math.isnan(at.first_loss):
@@ -254,7 +254,7 @@ class TrainingRun(AnyTraining):
         return point
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed training needs, as tensors and plain values; the same on every worker."""
+        """Return everything that a resumed run needs, as tensors and plain values; the same on every worker."""
         return {
             "job": _identity(self.job),
             **self._weights(),
@@ -265,11 +265,11 @@ class TrainingRun(AnyTraining):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of :meth:`state_dict`, with any number of workers and any micro batch.
 
-        Raises :class:`CheckpointError` for the state of another job, or for one that is not the state of a training.
+        Raises :class:`CheckpointError` if the state belongs to another job or is not the state of a training run.
         """
         if set(state) | {"batch_growth"} != set(self.state_dict()):
             raise CheckpointError(
-                "the file is not a checkpoint of a training; delete it to start over"
+                "the file is not a checkpoint of a training run; delete it to start over"
             )
         _check_same_job(state["job"], self.job)
         self.progress = TrainingProgress(**state["progress"])
@@ -310,7 +310,7 @@ def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
 
 
 def _identity(job: TrainingJob) -> dict[str, Any]:
-    """Return the inputs that determine the weights, without file paths, micro batch and decoding threads."""
+    """Return the inputs that determine the weights, excluding file paths, micro batch and decoding threads."""
     incidental = ("micro_batch_size", "search_path")
     identity = {name: value for name, value in job.to_dict().items() if name not in incidental}
     identity["data"] = {

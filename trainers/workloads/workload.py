@@ -1,7 +1,7 @@
-"""The classes that define what is trained: data, model, loss and metrics.
+"""The base classes of workloads, which define the data, model, loss and metrics.
 
 Your own workload is a subclass of :class:`Workload` in any importable file, named ``package.module:Class`` in the
-study. Importing this module does not import torch; a workload that trains a model does.
+study. Importing this module does not import torch, but using a workload that trains a model does.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = [
 
 
 class AnyWorkload(ABC):
-    """The base class of every workload: metrics and a number of samples. Subclass one of the two classes below.
+    """The base class of every workload; define your own as a subclass of Workload or CustomLoopWorkload.
 
     Attributes:
         metrics: every score that an evaluation returns, and whether a higher value is better; it contains "loss":
-        False. train_samples: size of the training set, the unit of an epoch. simulated: whether a training is computed
-        in milliseconds and without torch, so that a sweep needs no separate process for it. own_settings: the names of
-        the workload's own settings, which a study may then fix or tune and which the workload finds in
-        ``settings.own``. data_options: the data options with which :func:`trainers.workloads.load_workload` opened it;
-        on a machine they may name a folder on the node's local disk.
+        False. train_samples: size of the training set, the unit of an epoch. simulated: whether a run is computed in
+        milliseconds and without torch, so that a sweep needs no separate process for it. own_settings: the names of the
+        workload's own settings, which a study may then fix or tune and which the workload finds in ``settings.own``.
+        data_options: the data options with which :func:`trainers.workloads.load_workload` opened the workload; on a
+        cluster they may name a folder on the node's local disk.
     """
 
     metrics: ClassVar[Mapping[str, bool]]
@@ -70,32 +70,32 @@ class AnyWorkload(ABC):
 
 
 class CustomLoopWorkload(AnyWorkload):
-    """A workload with its own training loop, such as one that simulates its trainings."""
+    """A workload with its own training loop, such as a simulation."""
 
     @abstractmethod
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
-        """Create a training of this workload before its first update; ``communicator`` None means a single process."""
+        """Create a training run of this workload; ``communicator`` is None for a single process."""
 
 
 class Workload(AnyWorkload):
     """A model that :mod:`trainers.loop` or :mod:`trainers.asynchronous` trains.
 
-    Everything that a worker needs follows from ``data``, so every worker builds its own workload.
+    Everything that a worker needs follows from ``data``, so every worker creates its own instance.
 
     Attributes:
         evaluation_samples: size of the evaluation set. largest_micro_batch: the largest number of samples per forward
         pass, if a job does not set it. prefetched_batches: the number of micro batches to prepare ahead in the
-        background, for data that are slow to read. concurrent_batches: how many of them are prepared at the same time,
-        each by its own thread; more than 1 only if ``training_batch`` and ``evaluation_batch`` may be called by several
-        threads at once. streamed: whether the samples come in a fixed order, from ``training_stream`` and
+        background, for data that are slow to read. concurrent_batches: how many micro batches are prepared at the same
+        time, each by its own thread; more than 1 only if several threads may call ``training_batch`` and
+        ``evaluation_batch`` at once. streamed: whether the samples come in a fixed order, from ``training_stream`` and
         ``evaluation_stream``, rather than by index; see :class:`StreamWorkload`. initialization: how the initial values
-        of ``build_model`` scale with the width, by prefix of the parameter name, if they are not PyTorch's
+        of ``build_model`` scale with the width, by parameter name prefix, if they are not PyTorch's defaults
         (:func:`~trainers.numerics.parametrization.maximal_update_`). residual_outputs: the modules of a residual block
-        whose outputs are added to the stream, by their names in the block, if ``base_model`` has a different number of
-        blocks. The other attributes are those of every workload.
+        whose outputs are added to the residual stream, by their names in the block, if ``base_model`` has a different
+        number of blocks. All workloads have the other attributes.
 
-    A workload may also define ``sample_images(model) -> dict``: pictures of its predictions for the report, and
-    baselines to compare with, as plain JSON values. The model is in evaluation mode, without gradients.
+    A workload may also define ``sample_images(model) -> dict``, which returns pictures of its predictions and baselines
+    for the report, as plain JSON values. The model is in evaluation mode, without gradients.
     """
 
     evaluation_samples: int
@@ -107,23 +107,23 @@ class Workload(AnyWorkload):
     streamed: bool = False
 
     def use_device(self, device: torch.device) -> None:
-        """Set the device on which the model is trained, before the first batch. A data set may be kept there."""
+        """Set the device on which the model is trained, before the first batch; the data set may be kept on it."""
 
     @abstractmethod
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """Build a new model; PyTorch's default generator has been seeded with the job's seed.
 
-        For a training that does not depend on the number of workers, use the batch norm
+        To make the results independent of the number of workers, use the batch norm
         :class:`~trainers.numerics.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
         """
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002 - for subclasses
-        """Build the same model at the size at which its settings were chosen; only the shapes of that model are read.
+        """Build the same model at the size at which its settings were chosen; only its parameter shapes are read.
 
-        With a base model, the training uses the maximal update parametrization
-        (:mod:`trainers.numerics.parametrization`), so that settings that are good at the base width are good at this
-        width. If the base has a different number of blocks, the training uses CompleteP, which also transfers settings
-        over the depth. Return None for the standard parametrization.
+        With a base model, training uses the maximal update parametrization (:mod:`trainers.numerics.parametrization`),
+        so that settings that are good at the base width are good at this width. If the base model has a different
+        number of blocks, training uses CompleteP, which also transfers settings across depth. Return None for the
+        standard parametrization.
         """
         return None
 
@@ -132,15 +132,16 @@ class Workload(AnyWorkload):
 
         The keys are names in ``model.named_parameters()``. The kinds are "weight"; "normalization" or "bias", which the
         settings exclude from weight decay and from layer-wise adaptation; and "embedding", a weight that is not a
-        matrix of features.
+        matrix acting on features.
         """
         return {}
 
     @abstractmethod
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Return the training samples ``indices``, augmented as given by their epochs and the seed; all ``(n,)`` int64.
+        """Return the training samples at ``indices``, with augmentation that depends only on index, epoch and seed.
 
-        :func:`~trainers.numerics.random_numbers.sample_uniforms` returns random numbers that depend on nothing else.
+        ``indices`` and ``epochs`` are ``(n,)`` int64. Such random numbers come from
+        :func:`~trainers.numerics.random_numbers.sample_uniforms`.
         """
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
@@ -150,7 +151,7 @@ class Workload(AnyWorkload):
         )
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """Yield one worker's evaluation samples, in batches of any size, each sample once over all workers."""
+        """Yield one worker's evaluation samples in batches of any size; workers share no samples."""
         raise NotImplementedError(
             f"{type(self).__name__} is streamed and must define evaluation_stream"
         )
@@ -158,24 +159,24 @@ class Workload(AnyWorkload):
     def prepare(self, batch: Batch) -> Batch:
         """Convert a training or evaluation batch to the input of :meth:`loss`, :meth:`score` and :meth:`counts`.
 
-        This is called when the batch is on the device; on a CPU it is called in the background, if batches are
-        prefetched. Batches may therefore be small (bytes as stored), and operations on a whole batch (conversion,
-        normalization, layout) are done on the device. By default, return the batch unchanged.
+        This is called when the batch is on the device; on a CPU, it is called in the background if batches are
+        prefetched. Batches can therefore be copied in a compact form (bytes as stored), and operations on a whole batch
+        (conversion, normalization, layout) are done on the device. By default, return the batch unchanged.
         """
         return batch
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """Return the mean training loss over the batch's samples, a scalar with its graph."""
+        """Return the mean training loss over the batch's samples, a scalar with its autograd graph."""
 
     @abstractmethod
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Return the evaluation samples ``indices``, ``(n,)`` int64, without augmentation."""
+        """Return the evaluation samples at ``indices``, ``(n,)`` int64, without augmentation."""
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return each metric of each sample, shape ``(n,)``; an evaluation is the mean over all samples.
+        """Return each metric for each sample, shape ``(n,)``; an evaluation averages over all samples.
 
-        A metric that is not a mean over samples (IoU or F1 of the whole set, AUC, perplexity by tokens) needs
+        A metric that is not a mean over samples (IoU or F1 over the whole set, AUC, perplexity per token) needs
         :meth:`counts` and :meth:`metrics_from` instead.
         """
         raise NotImplementedError(
@@ -183,8 +184,8 @@ class Workload(AnyWorkload):
         )
 
     def counts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return a batch's part of the sums over the evaluation set, by name: tensors whose shapes are the same for
-        every batch.
+        """Return a batch's contributions to the sums over the evaluation set, by name; each tensor must have the same
+        shape for every batch.
 
         By default these are the sums of each metric over the samples. Other examples are true positives, sums over
         tokens and histograms of scores.
@@ -203,11 +204,11 @@ class Workload(AnyWorkload):
 class StreamWorkload(Workload):
     """A model trained on a stream of samples: from tar shards, a DataLoader, a DALI pipeline or any iterable.
 
-    ``train_samples`` and ``evaluation_samples`` are declared; in an epoch, each of n workers reads 1/n of
-    ``train_samples`` (a stream that ends early starts again, and samples beyond that number are skipped). The order
-    must be determined by ``seed`` and ``epoch``; then a training can be repeated, and it resumes where it stopped by
-    skipping the processed samples. Which samples share a batch depends on the number of workers, so trainings with
-    different numbers of workers agree only in distribution; samples addressed by index have no such limit.
+    A subclass declares ``train_samples`` and ``evaluation_samples``. In an epoch, each of n workers reads 1/n of
+    ``train_samples`` (a stream that ends early starts again, and samples beyond that number are skipped). ``seed`` and
+    ``epoch`` must determine the order of the samples, so that a run can be repeated, and resumed by skipping the
+    processed samples. Which samples share a batch depends on the number of workers, so runs with different numbers of
+    workers agree only in distribution; samples addressed by index do not have this limitation.
     """
 
     streamed = True
@@ -218,7 +219,7 @@ class StreamWorkload(Workload):
         """Yield one worker's training samples of an epoch, in batches of any size, in an order drawn from epoch and
         seed.
 
-        The workers' parts must not overlap, and should be of about the same length.
+        The workers' parts must not overlap and should have about the same length.
         """
 
     @abstractmethod
@@ -235,7 +236,7 @@ class StreamWorkload(Workload):
 
 
 def some_samples(workload: Workload, count: int, *, evaluation: bool = False) -> Batch:
-    """Return a batch of any ``count`` samples, for a measurement; the training or evaluation set must hold as many."""
+    """Return a batch of any ``count`` training or evaluation samples for a measurement; the set must be as large."""
     import torch
 
     if workload.streamed:

@@ -1,4 +1,4 @@
-"""Descriptions of the plug-ins in this package; their rules are imported only for a training."""
+"""Descriptions of the plug-ins in this package; their code is imported only when a training run needs it."""
 
 from hpo.past_runs.importers import ImporterDescription, ImporterOption
 from hpo.planning.schedulers import SchedulerDescription
@@ -22,7 +22,7 @@ SIGNUM = OptimizerDescription(
     },
     state_bytes=4,
     rate_exponent=(0.5, 0.2),
-    exponent_source="as Adam without noise in its second moment: the square root (arXiv:2205.10287)",
+    exponent_source="square root, as for Adam without noise in its second moment (arXiv:2205.10287)",
 )
 
 RESTARTS = DecayDescription(

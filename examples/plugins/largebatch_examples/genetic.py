@@ -1,8 +1,8 @@
-"""NSGA-II (Deb et al., IEEE Transactions on Evolutionary Computation 6, 2002), from Optuna, as a study's sampler."""
+"""NSGA-II (Deb et al., IEEE Transactions on Evolutionary Computation 6, 2002), from Optuna, as a study sampler."""
 
 from optuna.samplers import BaseSampler, NSGAIISampler
 
 
 def genetic(seed: int) -> BaseSampler:
-    """The sampler of one rung, with generations small enough for a small sweep."""
+    """Create the sampler of one rung, with generations small enough for a small sweep."""
     return NSGAIISampler(seed=seed, population_size=4)

@@ -1,4 +1,4 @@
-"""Runs from a file with one JSON object per line: a number or text is a value, a list of numbers a curve by epochs."""
+"""Read runs from a file with one JSON object per line: lists of numbers are curves by epoch, the rest single values."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from hpo.past_runs.past_run import PastRun, Reading
 
 
 def read_jsonl(path: Path, name: str | None = None) -> list[PastRun]:
-    """Read one run per line; ``name`` is the key whose value names it."""
+    """Read one run per line; ``name`` is the key whose value names the run."""
     if not path.is_file():
         raise EvidenceError(f"there is no file {path}")
     runs = []

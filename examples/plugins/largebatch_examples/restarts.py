@@ -11,7 +11,7 @@ from trainers.schedules.arithmetic import Arithmetic, Value
 
 
 def restarts(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """The learning rate as a factor of the peak; ``by`` computes with numbers or with scalars on a device."""
+    """Return the learning rate as a fraction of its peak; ``by`` computes with numbers or with scalars on a device."""
     last = settings.end_learning_rate_factor
     since = (epochs - settings.warmup_epochs) % settings.value("restart_epochs")
     t = since / settings.value("restart_epochs")

@@ -1,4 +1,4 @@
-"""Which of two rings a point lies on: generated points, and a network with two layers."""
+"""Classify generated points by the ring they lie on, one of two, with a two-layer network."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ POINTS = 1024
 
 
 class Rings(Workload):
-    """Half of the points are for training; ``noise`` is their standard deviation from a ring of radius 1 or 0.5."""
+    """Points around rings of radius 1 and 0.5 with standard deviation ``noise``; half of them are for training."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
     train_samples = evaluation_samples = POINTS // 2
@@ -30,24 +30,24 @@ class Rings(Workload):
         self.points, self.rings = torch.tensor(points, dtype=torch.float32), torch.tensor(rings)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """A network with one hidden layer of 32 units."""
+        """Build a network with one hidden layer of 32 units."""
         return nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Points of the first half, without augmentation."""
+        """Return points of the first half, without augmentation."""
         return self.points[indices], self.rings[indices]
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """The mean cross entropy."""
+        """Return the mean cross entropy."""
         points, rings = batch
         return cross_entropy(model(points), rings)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Points of the second half."""
+        """Return points of the second half."""
         return self.points[indices + self.train_samples], self.rings[indices + self.train_samples]
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Accuracy and loss of each point."""
+        """Return the accuracy and loss of each point."""
         points, rings = batch
         said = model(points)
         right = (said.argmax(1) == rings).float()

@@ -1,4 +1,4 @@
-"""Signum (Bernstein et al., arXiv:1802.04434, algorithm 2): each element moves by the rate against its momentum's sign.
+"""Signum (Bernstein et al., arXiv:1802.04434, algorithm 2): each step depends only on the sign of the momentum.
 
 m = signum_momentum * m + (1 - signum_momentum) * g
 w = w - rate * (sign(m) + weight_decay * w)
@@ -12,7 +12,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
 
 class SignumRule(GroupOptimizer):
-    """One buffer for each parameter, with the default name ``momentum``."""
+    """The Signum update; it keeps one buffer per parameter, with the default name ``momentum``."""
 
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch: lists of flat tensors, changed in place."""

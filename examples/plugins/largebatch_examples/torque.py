@@ -1,6 +1,6 @@
-"""Torque: ``qsub launch.sh``, ranks by ``mpiexec``. See qsub(1B) of Torque and its page "Requesting resources".
+"""Torque: ``qsub launch.sh`` submits and ``mpiexec`` starts the ranks; see qsub(1B) and "Requesting resources".
 
-Its commands and variables are those of PBS, whose functions it takes; it asks for nodes in another way.
+Torque has the same commands and variables as PBS, so the functions for PBS are reused; only node requests differ.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from hpo.planning.launchers.script import Scheduler
 
 
 def scheduler(run: Run) -> Scheduler:
-    """Directives for Torque; the script itself watches the time."""
+    """Return the directives for Torque; the script itself watches the time limit."""
     gpus = f":gpus={run.accelerators}" if run.accelerators else ""
     return dataclasses.replace(
         pbs.scheduler(run),

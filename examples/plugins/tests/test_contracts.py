@@ -1,4 +1,4 @@
-"""The contract tests that largebatch has for plug-ins: pytest examples/plugins/tests, with the package installed."""
+"""The contract tests of largebatch for plug-ins; install the package, then run pytest examples/plugins/tests."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class TestJsonl(ImporterContract):
     name = "jsonl"
 
     def sample(self, folder: Path) -> str:
-        """Two runs with a curve each."""
+        """Write a sample file with two runs that have a curve each."""
         file = folder / "runs.jsonl"
         file.write_text('{"lr": 0.1, "accuracy": [0.5, 0.8]}\n{"lr": 0.2, "accuracy": [0.6]}\n')
         return str(file)

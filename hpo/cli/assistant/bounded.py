@@ -1,7 +1,7 @@
 """Results for an assistant: marked as data, of bounded length, without invisible characters.
 
 Names, files, messages and reasons come from users who submit studies or train trials. They may contain anything,
-even instructions aimed at the assistant; so every answer first says what it is, and all of it is inside JSON strings.
+even instructions aimed at the assistant. So every answer starts with a notice, and all such text is in JSON strings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTICE = (
 def bounded_answer(found: Any) -> str:
     """Return the answer of a tool: one JSON document with the notice before the result.
 
-    Strings and lists over the limits end in a note on what is left out. As long as the whole is longer than
+    Strings and lists over the limits end with a note on what is left out. While the answer is longer than
     :data:`MOST_ANSWER`, its lists and strings are cut in half.
     """
     text, entries = MOST_TEXT, MOST_ENTRIES
@@ -65,7 +65,7 @@ def bounded(
 
 
 def shortened(text: str, most: int = MOST_TEXT) -> str:
-    """Return at most ``most`` characters and a note on the rest; invisible characters are escaped."""
+    """Return at most ``most`` characters of a text, and a note if there are more; invisible characters are escaped."""
     cut = escape_unprintable(text[:most])[:most]
     left = len(text) - most
     return f"{cut}… ({left} more characters)" if left > 0 else cut

@@ -1,6 +1,6 @@
 """Data sources of the tools: a database on this machine, or a server with its tokens and limits.
 
-Both return plain values. A refusal raises one of the errors of :mod:`hpo.errors`.
+Both sources return plain values. A refused request raises one of the errors of :mod:`hpo.errors`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Plain = dict[str, Any]
 
 
 class StudySource(Protocol):
-    """The calls that the tools make to a database or a server. They raise :class:`hpo.errors.HpoError`."""
+    """The calls that the tools make to a database or a server; they raise :class:`hpo.errors.HpoError`."""
 
     plans_are_kept: bool
     """Whether making a plan stores it."""
 
     def studies(self, state: str | None, search: str | None) -> list[Plain]:
-        """Return the studies that are in the state and have ``search`` in their name, newest first."""
+        """Return the studies that are in the given state and have ``search`` in their name, newest first."""
         ...
 
     def study(self, name: str) -> Plain:
@@ -45,11 +45,11 @@ class StudySource(Protocol):
         ...
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
-        """Return forecasts at the batch sizes, or at the study's full-scale batch if none is given."""
+        """Return forecasts at the batch sizes, or at the study's full-scale batch size if none is given."""
         ...
 
     def designs(self, name: str) -> Plain:
-        """Return the interval at full scale and the cost for the study's trainings, and for fewer or more of them."""
+        """Return the interval at full scale and the cost for the study's training runs, and for fewer or more runs."""
         ...
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
@@ -61,16 +61,16 @@ class StudySource(Protocol):
         ...
 
     def calibration(self) -> list[Plain]:
-        """Return every launched plan with forecast and outcome."""
+        """Return every launched plan with its forecast and outcome."""
         ...
 
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
-        """Queue the study in a file's text; return its state."""
+        """Queue the study described by the text of a study file; return its state."""
         ...
 
 
 class StudyDatabase:
-    """A database of this machine. Only :meth:`submit` creates or changes anything."""
+    """A database on this machine. Only :meth:`submit` creates or changes anything in it."""
 
     plans_are_kept = False
 
@@ -137,7 +137,7 @@ class StudyDatabase:
         return api.designs(api.read_study(name, self._storage)).to_dict()
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """See :class:`StudySource`; machines must be listed by `hpo machines`, not files."""
+        """See :class:`StudySource`; a machine must be one that `hpo machines` lists, not a file."""
         result: StudyResult = api.read_study(name, self._storage)
         _known("machine", asked.get("machine"), _machines())
         return api.plan_study(result, **asked)[1].to_dict()
@@ -153,7 +153,7 @@ class StudyDatabase:
         return [dataclasses.asdict(each) for each in api.calibration(self._storage)]
 
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
-        """See :class:`StudySource`; an `hpo worker` of this database takes it."""
+        """See :class:`StudySource`; an `hpo worker` of this database runs the study."""
         study = api.parse_study(spec)
         with open_store(self._storage) as store:
             done = store.submit_study(
@@ -175,12 +175,12 @@ class StudyDatabase:
             "created": done.created,
             "next": "a worker of this database will run it (hpo worker)"
             if done.study.state is StudyState.QUEUED
-            else "it existed already",
+            else "this study existed already",
         }
 
 
 class StudyServer:
-    """A server through the project's client, with the permissions of the token."""
+    """A server, used through the project's client with the permissions of the token."""
 
     plans_are_kept = True
 
@@ -226,7 +226,7 @@ class StudyServer:
         return found
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """See :class:`StudySource`; the server stores it."""
+        """See :class:`StudySource`; the server stores the plan."""
         return dict(self._client.study(name).plan(**asked).document)
 
     def plans(self, name: str) -> list[Plain]:

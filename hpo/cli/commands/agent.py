@@ -1,4 +1,4 @@
-"""`hpo agent`: trains the trials of a study of a server, one after the other."""
+"""`hpo agent`: trains the trials of a server's study, one after another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpo.cli.commands.signals import handle_stop_signals
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="Where checkpoints are kept; agents that share it continue from each other's.",
+    help="Folder for checkpoints; agents that share it continue from each other's.",
 )
 @click.option("--name", default=None, help="Name of this agent, for display; default: host:pid.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Exit after N trials.")
@@ -29,7 +29,7 @@ from hpo.cli.commands.signals import handle_stop_signals
     "--stop-after",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Give back the current trial after this time and exit, such as before the end of a slot.",
+    help="Give back the current trial after this time and exit, for example before a slot ends.",
 )
 @click.option(
     "--lease-seconds",
@@ -59,7 +59,7 @@ def agent(
     outage_seconds: float,
     as_json: bool,
 ) -> None:
-    """Train trials of a server's STUDY until it has ended; any number of agents may do so, wherever they run.
+    """Train trials of a server's STUDY until the study has ended; any number of agents may do so, on any machines.
 
     An agent may be killed at any time: its trial is given to another agent. SIGTERM or Ctrl-C gives the trial back at
     once, with a checkpoint. Modules that a study uses are imported from the current folder.

@@ -22,8 +22,8 @@ from hpo.cli.commands import options
     "--write",
     "writes",
     is_flag=True,
-    help="Also offer tools that write: submitting studies and, on a server, making plans, "
-    "which it stores.",
+    help="Also offer tools that write: they submit studies and, on a server, make plans that "
+    "it stores.",
 )
 def mcp(storage: str | None, server: str | None, token: str | None, writes: bool) -> None:
     """Give an assistant tools for inspecting studies: a Model Context Protocol server on standard input and output.

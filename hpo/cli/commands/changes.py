@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hpo.runs.study_changes import DeletedStudy
 
 _server = click.option(
-    "--server", metavar="URL", help="Act on this server, with the token, instead of on a storage."
+    "--server",
+    metavar="URL",
+    help="Change the study on this server, with the token, instead of in a storage.",
 )
 
 
@@ -24,7 +26,7 @@ _server = click.option(
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder in which the study was run: its checkpoints, logs and plans are removed too. "
+    help="Folder in which the study was run; its checkpoints, logs and plans are also removed. "
     "Default: .hpo beside the database.",
 )
 @options.storage
@@ -40,7 +42,7 @@ def delete(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Remove a STUDY with its trials, curves, forecasts, plans and outcomes. It must not be running."""
+    """Remove a STUDY with its trials, curves, forecasts, plans and outcomes. The study must not be running."""
     from hpo.cli.commands.remote import client_of_server
     from hpo.runs import api
 
@@ -67,7 +69,7 @@ def delete(
 def rename(
     study: str, name: str, storage: str, server: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Give a STUDY another NAME; its earlier name is free for another study. It must not be running."""
+    """Give a STUDY another NAME; the old name becomes free for another study. The study must not be running."""
     from hpo.cli.commands.remote import client_of_server
     from hpo.runs import api
 
@@ -90,7 +92,7 @@ def rename(
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The changed study file, which may have another program and more trials, seeds or rungs.",
+    help="The changed study file; it may name another program and have more trials, seeds or rungs.",
 )
 @click.option("--retry-failed", is_flag=True, help="Train failed trials again.")
 @options.of_a_server
@@ -103,7 +105,7 @@ def resume(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Queue a STUDY of a server again after it has ended. If its file has another program, failed trials run again."""
+    """Queue a server's STUDY again after it has ended. If its file names another program, failed trials run again."""
     from hpo.cli.commands.remote import client_of_server
     from hpo.cli.output import remote
 
@@ -127,7 +129,7 @@ def _confirm(study: str, where: str, yes: bool) -> None:
 
 
 def _folder_beside(storage: str) -> Path | None:
-    """Return the default folder in which studies of a local SQLite file are run."""
+    """Return the folder in which studies of a local SQLite file run by default."""
     path = Path(storage.removeprefix("sqlite:///"))
     here = "://" not in str(path) and path.absolute().parent == Path.cwd()
     return Path(".hpo") if here else None

@@ -28,14 +28,14 @@ _folder = click.option(
 
 
 class AgeParameter(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A time such as 12h, 90d or 8w."""
+    """A duration such as 12h, 90d or 8w."""
 
     name = "age"
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """Return a timedelta."""
+        """Return the duration as a timedelta."""
         found = re.fullmatch(r"([0-9]{1,5})([hdw])", value) if isinstance(value, str) else None
         if found is None:
             self.fail(
@@ -73,14 +73,14 @@ def db() -> None:
 def upgrade(storage: str, as_json: bool) -> None:
     """Create the tables of a database, or bring them up to date.
 
-    Every command that writes also upgrades; for a server, it is better to upgrade once before other processes start.
+    Every command that writes also upgrades. With a server, it is better to upgrade once before other processes start.
     """
     from storage.maintenance import maintenance
 
     with store_errors():
         before, after = maintenance.upgrade(storage)
     said = (
-        f"the schema is {after}, the newest, as it was"
+        f"the schema was already {after}, the newest"
         if before == after
         else f"upgraded the schema from {before} to {after}"
         if before
@@ -94,9 +94,9 @@ def upgrade(storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def check(folder: Path, storage: str, as_json: bool) -> None:
-    """Check for damage: the file, references, schema, lost curves, orphaned files. Changes nothing.
+    """Check for damage to the file, references and schema, for lost curves and orphaned files. Nothing is changed.
 
-    Exit code 1 if a check failed; warnings do not count as failures.
+    The exit code is 1 if a check failed; warnings do not count as failures.
     """
     from hpo.cli.output import findings
     from storage.maintenance import maintenance
@@ -131,8 +131,8 @@ def vacuum(storage: str, as_json: bool) -> None:
 def backup(file: Path, storage: str, as_json: bool) -> None:
     """Write a consistent copy of the whole database to a new FILE, while other processes keep working.
 
-    A FILE named .db is a copy of an SQLite database. Any other, such as backup.zip, is an archive that can be restored
-    into SQLite or PostgreSQL, and so moves data from one to the other.
+    A FILE ending in .db is a copy of an SQLite database. Any other FILE, such as backup.zip, is an archive that can be
+    restored into SQLite or PostgreSQL, and so can move data between the two.
     """
     from storage.maintenance import maintenance
 
@@ -160,7 +160,7 @@ def backup(file: Path, storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
-    """Fill an empty database from a FILE that `hpo db backup` wrote, completely or not at all.
+    """Fill an empty database from a FILE written by `hpo db backup`, either completely or not at all.
 
     The backup may come from an earlier release or from the other kind of database.
     """
@@ -196,7 +196,7 @@ def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
 def prune(
     older_than: timedelta, keep_best: bool, dry_run: bool, folder: Path, storage: str, as_json: bool
 ) -> None:
-    """Remove curves of ended studies that were not used for AGE, and old events, workers and tokens.
+    """Remove curves of ended studies that have not been used for AGE, and old events, workers and tokens.
 
     Trials and their results, forecasts, plans, outcomes and the last point of every curve are kept.
     """

@@ -34,7 +34,7 @@ from hpo.cli.commands import options
 def doctor(quick: bool, folder: Path, port: int, storage: str, as_json: bool) -> None:
     """Check this machine: packages, plug-ins, torch, GPU, Horovod, Ray, storage, clock, disk, ports, server.
 
-    Each line says ok, warn or fail, with advice if needed; exit code 1 if a check fails.
+    Each line says ok, warn or fail, with advice if needed; the exit code is 1 if a check fails.
     """
     from hpo.cli.commands import doctor_checks
     from hpo.cli.output import findings

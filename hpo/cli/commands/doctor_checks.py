@@ -26,7 +26,7 @@ LITTLE_BYTES, TOO_LITTLE_BYTES = 5 * 2**30, 200 * 2**20
 SHARED_MEMORY_BYTES = 2**30
 PROBE_SECONDS = 90.0
 EXTRAS = {
-    "train": "sweeps and trainings run here",
+    "train": "sweeps and training runs work here",
     "serve": "`hpo serve` and PostgreSQL work here",
     "export": "`hpo export parquet` works here",
     "mcp": "`hpo mcp` works here",
@@ -186,11 +186,11 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[CheckFinding]:
             "install a CUDA build of torch (https://pytorch.org/get-started), or check CUDA_VISIBLE_DEVICES",
         )
     else:
-        yield CheckFinding("gpu", "ok", "no GPU here; trainings run on the CPU")
+        yield CheckFinding("gpu", "ok", "no GPU here; training uses the CPU")
 
 
 def plugins(*, quick: bool) -> Iterator[CheckFinding]:
-    """Check every plug-in of other packages; unless ``quick``, load its rule too."""
+    """Check every plug-in of other packages and, unless ``quick``, load its rule."""
     from hpo.past_runs.importers import IMPORTERS
     from hpo.planning.schedulers import SCHEDULERS
     from hpo.study.samplers import SAMPLERS
@@ -222,12 +222,12 @@ def _plugins_of(registry: PluginRegistry[Any]) -> Iterator[CheckFinding]:
 
 
 def probe(program: str, seconds: float = PROBE_SECONDS) -> dict[str, Any] | str:
-    """Run a Python program; return its last output line parsed as JSON, or the reason why there is none. Processes that
-    it started are ended.
+    """Run a Python program; return its last output line parsed as JSON, or the reason why there is none. The program's
+    child processes are ended.
     """
     environment = {
         name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"
-    }  # use Ray of this machine
+    }  # use this machine's Ray
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", program],
@@ -254,7 +254,7 @@ def _last_line(file: IO[str]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it started, as it leads its own session."""
+    """End the process and its child processes, which are in a session of their own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

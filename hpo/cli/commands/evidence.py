@@ -51,8 +51,8 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse columns that are not known settings; without --strict each is a free setting, "
-    "forecast like the others if it holds numbers.",
+    help="Refuse columns that are not known settings; without --strict, each is a free setting "
+    "that is forecast like the others if its values are numbers.",
 )
 @click.option(
     "--best",
@@ -78,8 +78,8 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     metavar="NAME=VALUE",
     type=_Scale(),
     multiple=True,
-    help="A column of the model's size (width, parameters) or the training's length (samples, "
-    "tokens), and the value to forecast for; may be repeated.",
+    help="A column of model sizes (width, parameters) or training lengths (samples, tokens), and "
+    "the value to forecast for; may be repeated.",
 )
 @options.budgets
 @options.json_output
@@ -94,12 +94,12 @@ def extrapolate(
     budgets: tuple[float, ...],
     as_json: bool,
 ) -> None:
-    """Forecast epochs to target and settings from a TABLE.csv of past runs; no study needed.
+    """Forecast epochs to target and settings from a TABLE.csv of past runs; no study is needed.
 
-    Columns: global_batch_size and epochs_to_target; optionally runs, sd, samples_per_epoch, state (reached, censored,
-    diverged or pruned: the epochs are then where the run ended), optimizer and any other setting. With --best METRIC
-    --within EPOCHS the column METRIC takes the place of epochs_to_target. Columns named by --full-scale are sizes that
-    grow together with the batch; if one is a training length, --within counts epochs at full scale.
+    Columns: global_batch_size and epochs_to_target; optionally runs, sd, samples_per_epoch, state (reached; or
+    censored, diverged or pruned, with the epochs after which the run ended), optimizer and any other setting. With
+    --best METRIC --within EPOCHS, the column METRIC replaces epochs_to_target. Columns named by --full-scale are sizes
+    that grow together with the batch; if one is a training length, --within counts epochs at full scale.
     """
     if (metric is None) != (epochs is None) or (direction and metric is None):
         raise click.UsageError(
@@ -169,7 +169,7 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
 @click.option(
     "--machine",
     metavar="NAME|FILE",
-    help="Machine that says how many accelerators share a node, if the table does not: "
+    help="Machine that defines the accelerators per node, if the table does not: "
     "`local`, a name or a machine file.",
 )
 @options.json_output

@@ -1,4 +1,4 @@
-"""`hpo example`: writes the examples of the package to a folder where they can be run and changed."""
+"""`hpo example`: writes an example of the package to a folder, where it can be run and changed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def example(name: str | None, output: Path) -> None:
         return
     click.echo("\nnext:")
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("ray") is None:
-        click.echo("  pip install 'largebatch[train]'      trainings need torch and Ray")
+        click.echo("  pip install 'largebatch[train]'      training needs torch and Ray")
     for study in (output / each for each in chosen.studies):
         click.echo(f"  hpo study check {study}      what it will cost here")
         click.echo(f"  hpo run {study}      sweep, forecast, plan")

@@ -24,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @click.group()
 def export() -> None:
-    """Write a study for other tools: Parquet, Optuna, TensorBoard, MLflow, or its own trackers."""
+    """Export a study to other tools: Parquet, Optuna, TensorBoard, MLflow or its own trackers."""
 
 
 def _to_folder(text: str) -> Callable[[Command], Command]:
@@ -95,7 +95,7 @@ def optuna(
     storage: str,
     as_json: bool,
 ) -> None:
-    """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
+    """Write a STUDY, or all studies, to an Optuna database, which optuna-dashboard can open."""
     from hpo.runs.exports.optuna_database import write_optuna
     from hpo.study.spec import parse_study
     from storage.store import Store
@@ -199,7 +199,7 @@ def mlflow(
 @options.storage
 @options.json_output
 def trackers(study: str, follow: bool, folder: Path, storage: str, as_json: bool) -> None:
-    """Write the trials of a STUDY to the trackers in its file: only what is missing there."""
+    """Write the trials of a STUDY to the trackers that its file names, adding only what is missing."""
     from hpo.runs.exports.tracking import make_tracker
 
     choices = _choices(study, storage)

@@ -60,13 +60,13 @@ def plan(
 @click.option(
     "--backend",
     type=click.Choice(["horovod", "torch"]),
-    help="Default: on this machine Horovod if it is installed, elsewhere the one that suits "
-    "the scheduler.",
+    help="Default: on this machine, Horovod if it is installed; elsewhere, the backend that "
+    "suits the scheduler.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Worker processes on this machine, whatever machine the plan is for; default: the "
+    help="Worker processes on this machine, even if the plan is for another one; default: the "
     "plan's number.",
 )
 @click.option(
@@ -82,7 +82,7 @@ def plan(
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="How often a run that lost a worker is restarted from its last checkpoint.",
+    help="How many times a run that lost a worker is restarted from its last checkpoint.",
 )
 @click.option(
     "--checkpoint-minutes",
@@ -156,7 +156,7 @@ def launch(
 @click.option(
     "--backend",
     type=click.Choice(["horovod", "torch"]),
-    help="Backend of the run; default: the one that suits the plan's scheduler.",
+    help="Backend of the run; default: the backend that suits the plan's scheduler.",
 )
 @click.option(
     "--nodes", type=click.IntRange(min=1), help="Nodes of the run; default: from the report."
@@ -217,10 +217,10 @@ def calibration(storage: str, as_json: bool) -> None:
 @click.option(
     "--measure",
     is_flag=True,
-    help="Measure this machine first and keep the figures; only with 'local'.",
+    help="Measure this machine first and save the figures; only with 'local'.",
 )
 @click.option(
-    "--yaml", "as_yaml", is_flag=True, help="Print the machine's file, as a start for your own."
+    "--yaml", "as_yaml", is_flag=True, help="Print the machine's file, as a template for your own."
 )
 @options.json_output
 def machines(machine: str | None, measure: bool, as_yaml: bool, as_json: bool) -> None:
@@ -239,7 +239,7 @@ def machines(machine: str | None, measure: bool, as_yaml: bool, as_json: bool) -
             f"{machine or 'none'}"
         )
     if measure:
-        click.echo(f"measured; kept in {measure_local()}", err=True)
+        click.echo(f"measured; saved in {measure_local()}", err=True)
     if machine is None:
         found = [load_machine(name) for name in machine_names()]
         options.show(

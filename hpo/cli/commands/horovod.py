@@ -1,4 +1,4 @@
-"""`hpo install-horovod`: build Horovod for the torch of this installation, and install it."""
+"""`hpo install-horovod`: builds Horovod for the installed torch, and installs it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def missing_for_horovod() -> list[str]:
 def install_horovod() -> None:
     """Build Horovod 0.28.1 for the installed torch (about three minutes, once) and install it.
 
-    The published sources do not compile against current torch releases; they are built as C++20. The wheel is kept in
-    ~/.cache/largebatch (LARGEBATCH_CACHE). For NCCL set HOROVOD_GPU_OPERATIONS=NCCL first. Without Horovod everything
-    runs on torch.distributed.
+    The published sources do not compile against current torch releases, so they are built as C++20. The wheel is kept
+    in ~/.cache/largebatch (LARGEBATCH_CACHE). For NCCL, set HOROVOD_GPU_OPERATIONS=NCCL first. Without Horovod,
+    everything runs on torch.distributed.
     """
     bash = shutil.which("bash")
     if bash is None:

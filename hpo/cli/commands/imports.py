@@ -1,4 +1,4 @@
-"""`hpo import`: imports runs that were made elsewhere into a storage."""
+"""`hpo import`: imports runs from elsewhere into a storage."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Importers(click.Group):
 
 @click.group(name="import", cls=_Importers)
 def importing() -> None:
-    """Import results of trainings that were run elsewhere."""
+    """Import results of training runs from elsewhere."""
 
 
 @importing.command()
@@ -71,7 +71,7 @@ def importing() -> None:
 def mlperf(path: Path, round_name: str | None, storage: str, as_json: bool) -> None:
     """Import MLPerf results (ResNet-50, DeepCAM) from PATH, the folder of a round, a submitter or a system.
 
-    The outcomes are evidence for forecasts, the throughputs for the time model. Importing twice adds nothing.
+    The outcomes are evidence for forecasts, the throughputs for the time model. Importing again adds nothing.
     """
     from hpo.past_runs.mlperf.importing import import_mlperf_results
     from hpo.runs.repository import open_store
@@ -104,7 +104,7 @@ def _run_options(command: Command) -> Command:
             "--train-samples",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Size of the training set, needed for curves; default: that of the study.",
+            help="Size of the training set, needed for curves; default: the study's.",
         ),
         click.option(
             "--axis",
@@ -127,7 +127,7 @@ def _run_options(command: Command) -> Command:
             "mapping",
             multiple=True,
             metavar="THEIRS=OURS",
-            help="Name in the source and name here, such as lr=learning_rate, "
+            help="Name in the source and its name here, such as lr=learning_rate, "
             "bs=global_batch_size or "
             "val_acc=metric; may be repeated. Equal names need no mapping.",
         ),
@@ -200,7 +200,7 @@ def _import(
 
 
 def _train_samples(spec: StudySpec) -> int:
-    """Return the size of the study's training set, from its file or counted in its data."""
+    """Return the size of the study's training set, as stated in its file or counted in its data."""
     from hpo.past_runs.conversion import said_train_samples
     from hpo.runs.checks import check_workload
 
@@ -235,6 +235,6 @@ def _show_runs(done: ImportedRuns, *, dry_run: bool) -> None:
     if done.known:
         click.echo(f"{done.known} existed already")
     if done.assumed:
-        click.echo(f"no run gives {', '.join(done.assumed)}: assumed to be as in the study")
+        click.echo(f"no run records {', '.join(done.assumed)}: the study's values are assumed")
     if done.skipped:
         click.echo(f"{len(done.skipped)} were left out, for the reasons above")

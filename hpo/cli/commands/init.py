@@ -29,7 +29,7 @@ OWN = Beginning(
 
 
 def study_beginnings() -> dict[str, tuple[str, Beginning]]:
-    """Return the workloads and templates, by the name in an answer, without faulty plug-ins."""
+    """Return the workloads and templates, by the name to give as an answer, without faulty plug-ins."""
     found: dict[str, tuple[str, Beginning]] = {}
     for workload in WORKLOADS:
         with contextlib.suppress(PluginError):
@@ -45,7 +45,7 @@ class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value of a string."""
+        """Return the value that the string stands for."""
         if not isinstance(value, str):
             return value
         try:
@@ -252,8 +252,8 @@ workload: {trained}
 {data}
 target: {{metric: {aim.metric}, {side}: {aim.threshold:g}}}
 
-# the ladder: smaller global batch sizes, samples per update, for a search or a sweep that does not train at {full};
-# at least three, each about twice the one below
+# the ladder: smaller global batch sizes (samples per update), for a search or sweep that does not train at {full}; it
+# needs at least three sizes, each about twice the previous one
 ladder: [{", ".join(map(str, ladder))}]
 
 # the full-scale run; validate: true also runs the plan, on a local machine
@@ -262,10 +262,10 @@ full_scale: {{global_batch_size: {full}, machine: {machine}}}
 search:
 {search}
 
-# the search: short trainings first, then the most promising to the end, until no training is worth its cost. A
-# training ends at the target or after epochs_per_trial, two to four times what a good one needs. With race: 0 it trains
-# at the three largest rungs and never at {full}. With trials: {trials} it sweeps the ladder rung by rung, then races
-# a few settings at {full}.
+# the search: short runs first, then the most promising settings to the end, until no further run is worth its cost. A
+# run ends at the target or after epochs_per_trial, two to four times what a good run needs. With race: 0 the search
+# trains at the three largest rungs and never at {full}. With trials: {trials} the ladder is swept rung by rung, and a
+# few settings then race at {full}.
 budget: {{trials: auto, epochs_per_trial: {begun.epochs}}}
 
 {resources}
@@ -273,7 +273,7 @@ budget: {{trials: auto, epochs_per_trial: {begun.epochs}}}
 
 
 def _search(begun: Beginning) -> str:
-    """Return the section ``search``, with the other optimizers, including plug-ins', in a comment."""
+    """Return the section ``search``, with the other optimizers, including those of plug-ins, in a comment."""
     from search_spaces.techniques import OPTIMIZERS
 
     others = ", ".join(name for name in OPTIMIZERS if name != begun.optimizer)

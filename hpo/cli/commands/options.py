@@ -70,7 +70,7 @@ device = click.option(
     type=click.Choice(DEVICES),
     expose_value=False,
     callback=_choose_device,
-    help="Device for trainings on this machine; default: HPO_DEVICE, else a GPU if there is one.",
+    help="Device for training on this machine; default: HPO_DEVICE, or a GPU if there is one.",
 )
 
 
@@ -84,7 +84,7 @@ compiles = click.option(
 
 
 class _BatchOrBest(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A batch size, or the word best."""
+    """A batch size, or the word ``best``."""
 
     name = "batch"
 
@@ -111,7 +111,7 @@ BATCH_OR_BEST = _BatchOrBest()
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A name in a registry for which ``able`` holds; plug-ins are searched only if the help or an error lists them."""
+    """A registered name that satisfies ``able``; plug-ins are searched only if the help or an error lists them."""
 
     name = "name"
 

@@ -1,4 +1,4 @@
-"""Studies of a server: submit, show status, cancel, read logs."""
+"""Commands for a server's studies: submit, show status, cancel, read logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def client_of_server(server: str | None, token: str | None) -> Iterator[Client]:
     "for_agents",
     is_flag=True,
     help="No worker runs the study; its trials are trained by `hpo agent` or by any client "
-    "that asks for them.",
+    "that requests them.",
 )
 @click.option("--wait", is_flag=True, help="Wait until the study has ended; events go to stderr.")
 @options.of_a_server
@@ -67,7 +67,7 @@ def submit(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Submit a STUDY.yaml to a server. Submitting it twice queues it once.
+    """Submit a STUDY.yaml to a server. Submitting the same study twice queues it once.
 
     With --wait, the exit code is 1 if the study ends in any state other than finished.
     """

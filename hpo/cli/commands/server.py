@@ -16,14 +16,14 @@ UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class LifetimeParameter(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A time such as 12h, 30d or 8w, or ``never``."""
+    """A duration such as 12h, 30d or 8w, or ``never``."""
 
     name = "lifetime"
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """Return a timedelta, or None for never."""
+        """Return the duration as a timedelta, or None for never."""
         if not isinstance(value, str):
             return value
         found = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", value)
@@ -118,14 +118,14 @@ def token() -> None:
     "--owner",
     required=True,
     metavar="NAME",
-    help="Owner of the token; it may create and change this owner's studies.",
+    help="Owner of the token, which may create and change this owner's studies.",
 )
 @click.option(
     "--scope",
     type=click.Choice(["read", "submit", "admin"]),
     default="submit",
     show_default=True,
-    help="Each scope includes those before it.",
+    help="Each scope includes the scopes before it.",
 )
 @click.option("--name", default="", help="Purpose of the token.")
 @click.option(
@@ -141,7 +141,7 @@ def token() -> None:
 def create(
     owner: str, scope: str, name: str, expires: timedelta, storage: str, as_json: bool
 ) -> None:
-    """Create a token and print its secret, once: the database stores only its SHA-256 hash."""
+    """Create a token and print its secret once; the database stores only the SHA-256 hash."""
     from hpo.runs.repository import open_store
     from hpo.service import auth
 
@@ -154,7 +154,8 @@ def create(
     def shown() -> None:
         click.echo(secret)
         click.echo(
-            f"token {made.id} of {owner}, scope {scope}, {until}; it is shown only once", err=True
+            f"token {made.id} of {owner}, scope {scope}, {until}; its secret is shown only once",
+            err=True,
         )
 
     options.show(lambda: {"secret": secret, **_token_values(made)}, shown, as_json)
@@ -195,7 +196,7 @@ def list_tokens(owner: str | None, storage: str, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID", type=click.IntRange(min=1))
 @options.storage
 def revoke(token_id: int, storage: str) -> None:
-    """Revoke the token with the number ID, as shown by `hpo token list`; servers follow within a second."""
+    """Revoke the token with the number ID, as shown by `hpo token list`; servers reject it within a second."""
     from hpo.runs.repository import open_store
 
     with open_store(storage) as store:

@@ -1,4 +1,4 @@
-"""Signals that ask a process to end cleanly; a second one ends it at once."""
+"""Handles signals that ask a process to end cleanly; a second signal ends it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies in a database: run, list, show, forecast."""
+"""Commands for studies in a database: run, list, show, forecast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_OF_TIMING = 20.0
-"""Maximum number of seconds that `hpo run` spends timing a study before it begins."""
+"""Maximum number of seconds that `hpo run` spends timing a study before running it."""
 
 
 @click.command()
@@ -28,7 +28,7 @@ SECONDS_OF_TIMING = 20.0
 @click.option(
     "--ray-address",
     metavar="ADDRESS",
-    help="Address of a running Ray cluster; without it Ray starts on this machine.",
+    help="Address of a running Ray cluster; by default, Ray starts on this machine.",
 )
 @click.option(
     "--folder",
@@ -81,7 +81,7 @@ SECONDS_OF_TIMING = 20.0
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Maximum number of slots, one after the other.",
+    help="Maximum number of consecutive slots.",
 )
 @click.option("--account", help="With --on: the account, bank or project.")
 @click.option("--partition", help="With --on: the partition or queue.")
@@ -90,7 +90,9 @@ SECONDS_OF_TIMING = 20.0
     type=click.Path(path_type=Path, file_okay=False),
     help="With --on: the folder of the script, visible to all hosts; default: NAME-SCHEDULER.",
 )
-@click.option("--no-submit", is_flag=True, help="With --on: write the folder and submit nothing.")
+@click.option(
+    "--no-submit", is_flag=True, help="With --on: write the folder without submitting it."
+)
 @options.of_a_server
 def run(
     file: Path,
@@ -103,7 +105,7 @@ def run(
     on: str | None,
     **of_scheduler: Any,
 ) -> None:
-    """Sweep a STUDY.yaml, extrapolate, plan and, if the file says so, validate. Resumes a study of that name."""
+    """Sweep a STUDY.yaml, extrapolate, plan and, if the file says so, validate. An existing study is resumed."""
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
     from hpo.planning.launchers.sweeps import GOES_ON
@@ -146,8 +148,8 @@ def study() -> None:
 def check(file: Path, no_timing: bool, as_json: bool) -> None:
     """Check a study FILE and estimate its cost: trials, samples, and hours on this machine.
 
-    Opens the data and trains a few updates at each rung, for at most a minute. Without torch (a client) only the file
-    itself is checked.
+    Opens the data and trains for a few updates at each rung, for at most a minute. Without torch, only the file itself
+    is checked.
     """
     import importlib.util
 
@@ -385,7 +387,7 @@ def _log(path: Path, number: int) -> str:
     "raced",
     is_flag=True,
     help="First race a few settings at that batch size on this machine, by gradient "
-    "accumulation; continues a race that was started.",
+    "accumulation; a race that was interrupted continues.",
 )
 @click.option(
     "--folder",
@@ -433,7 +435,7 @@ def forecast(
 @options.storage
 @options.json_output
 def design(study: str, storage: str, as_json: bool) -> None:
-    """Show the cost of fewer or more trainings of a STUDY, and how wide the interval at full scale would be."""
+    """Show the cost of fewer or more training runs in a STUDY, and how wide the full-scale interval would be."""
     from hpo.cli.output.designs import show_designs
     from hpo.runs import api
 

@@ -1,4 +1,4 @@
-"""Connects the dashboard and the server, neither of which imports the other."""
+"""Connects the dashboard to the server, so that neither imports the other."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ from hpo.study.restart_limits import STUDY_STARTS
 
 
 class _Bytes(click.ParamType):  # type: ignore[type-arg]  # no click before 8.2 takes an argument
-    """A number of bytes, also as 512M, 64G or 2T (powers of 1000)."""
+    """A number of bytes, which may be given as 512M, 64G or 2T (powers of 1000)."""
 
     name = "size"
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """Return the bytes."""
+        """Return the number of bytes."""
         found = re.fullmatch(r"([1-9][0-9]{0,17})([kMGT]?)", str(value))
         if found is None:
             self.fail(
@@ -51,7 +51,7 @@ BYTES = _Bytes()
 @click.option(
     "--ray-address",
     metavar="ADDRESS",
-    help="Address of a running Ray cluster; without it Ray starts on this machine.",
+    help="Address of a running Ray cluster; by default, Ray starts on this machine.",
 )
 @click.option(
     "--cores",
@@ -164,7 +164,7 @@ def worker(
     program_wrapper: str | None,
     **given: object,
 ) -> None:
-    """Take studies from the queue of a database and run them one after the other.
+    """Take studies from the queue of a database and run them one after another.
 
     SIGTERM or Ctrl-C puts the current study back into the queue and stops the worker; a second signal stops it at once.
     Modules that a study uses and relative data paths are looked up in the current folder.
@@ -177,7 +177,7 @@ def worker(
     from trainers.workloads.program import secrets
 
     logs.set_up(log_format)
-    if plugins or TAKEN not in os.environ:  # a server's own worker inherits the server's
+    if plugins or TAKEN not in os.environ:  # a server's own worker inherits its list
         os.environ[TAKEN] = ",".join(plugins)
     # child processes inherit the variables that programs may see, but not the storage's URL
     os.environ[secrets.ALLOWED] = ",".join((*secrets.DEFAULT_ALLOWED, *program_variables))
@@ -194,7 +194,7 @@ def worker(
     running = StudyWorker(worker_options)
     os.environ.setdefault(
         "TUNE_DISABLE_SIGINT_HANDLER", "1"
-    )  # Ray Tune would take Ctrl-C for itself
+    )  # otherwise, Ray Tune would handle Ctrl-C
     handle_stop_signals(running.stop)
     # Ray reports dead worker processes on stdout
     with contextlib.redirect_stdout(sys.stderr):

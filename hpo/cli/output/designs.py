@@ -1,4 +1,4 @@
-"""A table of possible sweeps: the cost of each, and the width of the interval at full scale."""
+"""Prints a table of possible sweeps, with the cost of each and the width of its interval at full scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_designs(found: Designs) -> None:
-    """Print each choice of sizes and trainings that no cheaper one matches, and the current study."""
+    """Print the current study and each choice of sizes and training runs that no cheaper choice matches."""
     sizes = dict(found.full_scale)
     at = ", ".join(
         filter(None, (f"batch {sizes.pop(BATCH):,}", sizes_in_words(tuple(sizes.items()))))
@@ -49,7 +49,7 @@ def show_designs(found: Designs) -> None:
 
 
 def design_sentence(each: Design, found: Designs) -> str:
-    """Describe a design: ``up to width 64, 40 trainings: 6 accelerator hours, loss within a factor of 1.6``."""
+    """Describe a design, such as ``up to width 64, 40 trainings: 6 accelerator hours, loss within a factor of 1.6``."""
     paid = (
         f"{format_number(each.cost)} trainings at full scale"
         if each.hours is None

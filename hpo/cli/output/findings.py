@@ -1,4 +1,4 @@
-"""The results of a check, one line each; warnings and failures are followed by the remedy."""
+"""Prints the findings of checks, one line each; a remedy follows each warning and failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def show_findings(findings: Sequence[CheckFinding]) -> None:
-    """Print the findings, and a count of those that need action."""
+    """Print the findings, then the number of failures, warnings and passed checks."""
     console = new_console()
     width = max((len(each.name) for each in findings), default=0)
     for each in findings:

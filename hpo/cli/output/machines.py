@@ -1,4 +1,4 @@
-"""Machines on stdout: one line each, or one with every figure and its source."""
+"""Prints machines on stdout: one line each, or a single machine with every figure and its source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_machines(found: Sequence[Machine]) -> None:
     console.print(table)
     console.print(
         "`hpo machines NAME` shows the figures of a machine with their sources; `hpo machines "
-        "NAME --yaml` prints its file, as a start for your own"
+        "NAME --yaml` prints its file, as a starting point for your own"
     )
 
 
@@ -50,11 +50,11 @@ def show_machine(machine: Machine) -> None:
         (each.title, each.url) for each in machine.sources.values() if each.url
     ):
         console.print(Text(f"{source[0]}: {source[1]}"))
-    console.print("checked: compared with the text at its address when the file was written")
+    console.print("checked: compared with the text of the source when the file was written")
 
 
 def number_with_unit(value: float, unit: str) -> str:
-    """Return ``25 GB/s``."""
+    """Format a value with its unit: ``25 GB/s``."""
     for size, prefix in PREFIXES:
         if value >= size:
             return f"{value / size:.4g} {prefix}{unit}"
@@ -62,7 +62,7 @@ def number_with_unit(value: float, unit: str) -> str:
 
 
 def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value and the key of its source."""
+    """Yield the name and value of each figure, and the key of its source."""
     device = machine.accelerator
     yield "nodes", format_number(machine.nodes), "nodes"
     yield (
@@ -79,7 +79,7 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
         )
     for precision, share in device.achieved_fraction.items():
         yield (
-            f"share of it reached in {precision}",
+            f"share of the peak reached in {precision}",
             f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})",
             f"accelerator.achieved_fraction.{precision}",
         )
@@ -93,15 +93,15 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
         )
     if machine.processor is not None and machine.processor.core_speed is not None:
         yield (
-            "  speed of one while all decode",
-            f"{machine.processor.core_speed:.0%} of one alone",
+            "  speed of a core while all decode",
+            f"{machine.processor.core_speed:.0%} of a core alone",
             "processor.core_speed",
         )
     yield from _link("in a node, per accelerator", machine.intra_node, "intra_node")
     yield from _link("between nodes, per node", machine.inter_node, "inter_node")
     if machine.inter_node.group_nodes is not None:
         yield (
-            "  nodes of a group",
+            "  nodes per group",
             format_number(machine.inter_node.group_nodes),
             "inter_node.taper.group_nodes",
         )
@@ -112,7 +112,7 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
         )
     yield from _storage("shared file system", machine.shared_filesystem, "shared_filesystem")
     if machine.node_storage is not None:
-        yield from _storage("storage of a node", machine.node_storage, "node_storage")
+        yield from _storage("node storage", machine.node_storage, "node_storage")
 
 
 def _link(place: str, link: Link, key: str) -> Iterator[tuple[str, str, str]]:
@@ -121,7 +121,7 @@ def _link(place: str, link: Link, key: str) -> Iterator[tuple[str, str, str]]:
         number_with_unit(link.bandwidth_bytes_per_second, "B/s"),
         f"{key}.bandwidth_bytes_per_second",
     )
-    yield "  a message", f"{link.latency_seconds * 1e6:.3g} µs", f"{key}.latency_seconds"
+    yield "  latency per message", f"{link.latency_seconds * 1e6:.3g} µs", f"{key}.latency_seconds"
 
 
 def _storage(place: str, storage: Storage, key: str) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""A plan in words and tables: what to run, the expected time, what limits it, the alternatives and pilot runs."""
+"""Prints a plan: what to run, the expected time, what limits it, the alternatives and pilot runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH = 100
 
 
 def show_plan(plan: Plan, folder: Path) -> None:
-    """Print a plan in WIDTH columns."""
+    """Print a plan at a width of ``WIDTH`` columns."""
     console = new_console()
     if not console.is_terminal or console.width > WIDTH:
         console.width = WIDTH
@@ -55,7 +55,7 @@ def plan_duration(seconds: float) -> str:
 
 
 def duration_interval(ends: Interval) -> str:
-    """Return ``2.25 (1.8 to 3.5) h``, in the unit of the median."""
+    """Format an interval in the unit of its median: ``2.25 (1.8 to 3.5) h``."""
     size, words = _unit(ends.median)
     return f"{format_interval(Interval(ends.median / size, ends.low / size, ends.high / size))} {words}"
 
@@ -100,7 +100,7 @@ def _expected(plan: Plan) -> Iterator[str]:
     time = "time              " if fixed else "time to target    "
     if plan.seconds is None:
         yield (
-            f"{time} unknown: there is no figure for how fast this workload trains there; "
+            f"{time} unknown: the training speed of this workload on this machine is not known; "
             f"give --cost NAME|FILE"
         )
         return
@@ -123,7 +123,7 @@ def _expected(plan: Plan) -> Iterator[str]:
     if details.get("chance_by_deadline") is not None:
         yield (
             f"deadline           {plan_duration(details['deadline_seconds'])}, met with a chance of "
-            f"{details['chance_by_deadline']:.0%} ({details['chance_asked']:.0%} asked)"
+            f"{details['chance_by_deadline']:.0%} ({details['chance_asked']:.0%} requested)"
         )
     if details.get("failures"):
         found = details["failures"]
@@ -200,7 +200,7 @@ def _front(rows: Sequence[Mapping[str, Any]], has_slot: bool) -> Table:
 
 
 def trade_offs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the Pareto front of time, hours and epochs (or the metric of a fixed budget), a row for each member."""
+    """Return the Pareto front of time, hours and epochs (or the metric of a fixed budget), one row per plan."""
     metric = next((row["metric"] for row in rows if row.get("metric")), None)
     names = sorted({name for row in rows for name in row["settings"]})
     table = new_table(
@@ -242,7 +242,7 @@ def _sensitivity(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _pilot_runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for place, run in enumerate(runs, 1):
         yield (
-            f"pilot run {place}, {run['checks']} ({run['share_of_variance']:.0%} of what is uncertain): "
+            f"pilot run {place}, {run['checks']} ({run['share_of_variance']:.0%} of the uncertainty): "
             f"{_place(run['nodes'], run['ranks_per_node'])}, batch {run['global_batch_size']}, "
             f"{run['steps']} steps, {format_number(float(run['accelerator_hours']))} accelerator hours; expect "
             f"{format_interval(Interval(**run['expected']))} {run['quantity']}; "

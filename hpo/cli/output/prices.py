@@ -1,4 +1,4 @@
-"""The expected cost of a study, in sentences."""
+"""Describes the expected cost of a study in sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
-    """Print the result for a study file without faults."""
+    """Print the result of checking a valid study file."""
     aim = format_target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
     until = (
         f"for the {aim} in {spec.question.epochs:g} epochs"
@@ -44,7 +44,7 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
 
 
 def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
-    """Yield the price, one sentence per line."""
+    """Yield the expected cost, one sentence per line."""
     asked = f"{price.trials} trials"
     if spec.budget.ends_by_itself:
         asked = f"a search that stops by itself, after at most {asked}"
@@ -59,7 +59,7 @@ def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
         from hpo.runs.run import LEAST_SEEDS
 
         yield (
-            f"validation: {max(LEAST_SEEDS, spec.seeds)} trainings at {full.global_batch_size} "
+            f"validation: {max(LEAST_SEEDS, spec.seeds)} runs at {full.global_batch_size} "
             f"with the forecast's settings, and as many with each rule of thumb that differs "
             f"from it"
         )

@@ -1,4 +1,4 @@
-"""Progress on stderr: the ladder drawn in place on a terminal, line by line elsewhere."""
+"""Shows progress on stderr: a ladder redrawn in place on a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class _TellsPrice(Progress):
     """Prints the cost of a study on stderr, above other output."""
 
     def price(self, spec: StudySpec, price: StudyPrice) -> None:
-        """Print a line for each sentence."""
+        """Print the expected cost, one sentence per line."""
         from hpo.cli.output import prices
 
         for line in prices.lines(price, spec):
             self.print_line(line)
 
     def print_line(self, text: str) -> None:
-        """Print one line that stays."""
+        """Print one line that is not overwritten."""
         raise NotImplementedError
 
 
 class LiveProgress(_TellsPrice):
-    """Draws the ladder, rung by rung, and launched runs, in place on a terminal."""
+    """Draws the ladder, rung by rung, and the progress of launched runs in place on a terminal."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -77,7 +77,7 @@ class LiveProgress(_TellsPrice):
         now = ", ".join(
             f"epoch {point['epochs']:.1f}: {point['metric']:.3f}" for point in running.values()
         )
-        self._line = Text(f"race: {ended} trainings have ended{f'; {now}' if now else ''}")
+        self._line = Text(f"race: {ended} trials have ended{f'; {now}' if now else ''}")
         self._draw()
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
@@ -139,7 +139,7 @@ class PlainProgress(_TellsPrice):
 
 @contextmanager
 def live_progress() -> Iterator[Progress]:
-    """Show progress on stderr: drawn in place on a terminal, line by line elsewhere."""
+    """Show progress on stderr: redrawn in place on a terminal, as plain lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield PlainProgress(sys.stderr)

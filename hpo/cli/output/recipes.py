@@ -1,4 +1,4 @@
-"""Published recipes on stdout: one line each, or one in full."""
+"""Prints published recipes on stdout: one line each, or a single recipe in full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpo.runs.formatting import format_number, setting_words
 from search_spaces.recipes import PROVENANCE, Recipe, Result
 
 RECALLED = {
-    "high": "recalled, cross-checked by other figures",
+    "high": "recalled, cross-checked against other figures",
     "medium": "recalled, not checked",
     "low": "recalled, doubtful",
 }
@@ -34,7 +34,7 @@ def show_recipes(found: Sequence[Recipe]) -> None:
     console.print(table)
     console.print(
         "`hpo recipes NAME` shows a recipe with its settings; `recipe: NAME` in a study file "
-        "starts from it"
+        "starts from that recipe"
     )
 
 
@@ -61,14 +61,14 @@ def show_recipe(each: Recipe) -> None:
 
 
 def recipe_batches(each: Recipe) -> str:
-    """Return the published batch sizes: all if few, else their range; and the last batch, if it grows in a training."""
+    """Return the published batch sizes, or their range if there are many; with growing batches, add the last one."""
     published = [format_number(batch) for batch in each.published_batches]
     text = ", ".join(published) if len(published) <= 3 else f"{published[0]} to {published[-1]}"
     return f"{text} -> {format_number(each.grows_to)}" if each.grows_to else text
 
 
 def _headline(each: Recipe) -> str:
-    """Return the result at the recipe's own batch size, or else the first."""
+    """Return the result at the recipe's own batch size, or the first result if there is none."""
     at_own = [
         result for result in each.results if result.global_batch_size == each.global_batch_size
     ]

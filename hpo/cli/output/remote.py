@@ -1,4 +1,4 @@
-"""Studies of a server and their events, in a terminal."""
+"""Prints a server's studies and their events in a terminal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def show_status(study: StudyStatus) -> None:
 
 
 def event_line(event: RemoteEvent) -> str:
-    """Return an event as one line, or as several if its message has several."""
+    """Return an event as text: one line, or several if its message has several lines."""
     at = f"{event.at:%Y-%m-%d %H:%M:%S}  " if event.at else ""
     return f"{at}{event.kind:<12} {event.message}".rstrip()
 

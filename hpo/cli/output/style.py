@@ -20,7 +20,7 @@ def new_console() -> Console:
 
 
 def new_table(title: str, *columns: str) -> Table:
-    """Return a table without borders; settings are named in words."""
+    """Return a table without borders; columns for settings have headings in plain words."""
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
         table.add_column(setting_words(column))

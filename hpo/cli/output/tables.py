@@ -43,7 +43,7 @@ YES_OR_NO = {None: "", True: "yes", False: "no"}
 
 
 def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
-    """Print the rungs, the importance of settings, the full-scale forecast, and its validation with rules of thumb."""
+    """Print the rungs, setting importances, the full-scale forecast, and its validation against rules of thumb."""
     console = new_console()
     console.print(_rungs(result))
     for each in result.keeping:
@@ -72,7 +72,7 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
 def show_forecasts(
     forecasts: Sequence[Forecast], trade_offs: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Print forecasts at several batch sizes with the reason for each below, and the trade-offs over all of them."""
+    """Print forecasts at several batch sizes, the reasons for their trust levels, and the trade-offs across sizes."""
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
@@ -118,7 +118,7 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
-    """Write rows as CSV with a header; strings are kept to one line and safe from formulas in spreadsheets."""
+    """Write rows as CSV with a header; strings are put on one line and cannot act as spreadsheet formulas."""
     writer = csv.DictWriter(
         out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n"
     )
@@ -134,13 +134,13 @@ def _one_line(value: Any) -> Any:
 
 
 def _no_formula(value: Any) -> Any:
-    """Return the value, with an apostrophe before a string that a spreadsheet would compute (OWASP, CSV injection)."""
+    """Return the value; a string that a spreadsheet would evaluate gets a leading apostrophe (OWASP, CSV injection)."""
     computed = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if computed else value
 
 
 def show_trials(result: StudyResult) -> None:
-    """Print the trials with the settings that vary; below, print each cause of failure once, with the last output."""
+    """Print the trials with the settings that vary, then each cause of failure once, with the program's last output."""
     varied, fixed = result.spec.varied, result.spec.question.fixed
     table = new_table(
         f"trials of {result.study.name}",
@@ -179,7 +179,7 @@ def _metric(trial: Trial) -> str:
 
 
 def forecast_epochs(plan: Plan) -> str:
-    """Return the epochs that a plan expects; "" for a fixed budget, which is not a forecast."""
+    """Return the epochs forecast for a plan; "" for a fixed budget, which is not a forecast."""
     return "" if plan.job.question.fixed else format_interval(plan.epochs)
 
 
@@ -189,7 +189,7 @@ def _first(reason: str) -> str:
 
 
 def show_launched(plan: Plan, runs: Sequence[LaunchReport]) -> None:
-    """Print the launches of a plan beside its forecast and the baselines for their models."""
+    """Print the launched runs of a plan beside its forecast and the baselines for their models."""
     table = new_table(
         f"plan {plan.id} at {plan.global_batch_size}",
         "outcome",
@@ -229,7 +229,7 @@ def show_launched(plan: Plan, runs: Sequence[LaunchReport]) -> None:
 
 
 def _rates(plan: Plan, runs: Sequence[LaunchReport]) -> Iterator[str]:
-    """Yield notes on time that is included in the plan's rate but not in the measured rate of a launch."""
+    """Yield notes on time that counts in the plan's rate but not in the measured rate of a launched run."""
     timed = [run for run in runs if run.samples_per_second and run.outcome.seconds > 0]
     if not timed:
         return
@@ -239,9 +239,9 @@ def _rates(plan: Plan, runs: Sequence[LaunchReport]) -> Iterator[str]:
     told = ((plan.details or {}).get("rate") or {}).get("samples_per_second")
     yield (
         "samples/s is the median between evaluations; "
-        f"over the whole run, its start included, it was {format_number(whole)}"
+        f"over the whole run, including startup, it was {format_number(whole)}"
         + (
-            f", where the plan forecast {format_interval(Interval(**told))}, start included"
+            f", where the plan forecast {format_interval(Interval(**told))}, including startup"
             if told
             else ""
         )
@@ -249,7 +249,7 @@ def _rates(plan: Plan, runs: Sequence[LaunchReport]) -> Iterator[str]:
 
 
 def launched_run_to_dict(run: LaunchReport) -> dict[str, Any]:
-    """Return a launch as plain values: its outcome and the launch's own values."""
+    """Return a launched run as plain values: its outcome, and the values of the launch itself."""
     return {
         **run.outcome.to_dict(),
         "restarts": run.restarts,
@@ -270,7 +270,7 @@ def calibration_row(row: CalibrationRow) -> dict[str, Any]:
 
 
 def show_calibration(rows: Sequence[CalibrationRow]) -> None:
-    """Print forecasts against observed outcomes of all launched plans, and how many intervals held."""
+    """Print forecasts beside the outcomes of all launched plans, and how many intervals contained the outcome."""
     table = new_table(
         "calibration",
         "plan",
@@ -312,7 +312,7 @@ def show_calibration(rows: Sequence[CalibrationRow]) -> None:
         known = [each for each in found if each is not None]
         if known:
             console.print(
-                f"{sum(known)} of {len(known)} intervals of {what} held; 90 % of them should"
+                f"{sum(known)} of {len(known)} intervals of {what} contained the outcome; 90 % of them should"
             )
 
 
@@ -374,7 +374,7 @@ def _raced(result: StudyResult) -> Table:
 
 
 def _importances(found: Sequence[Importances]) -> Table:
-    """Return a row for each setting, the most important first, and a column for each batch size."""
+    """Return a table with a row for each setting, the most important first, and a column for each batch size."""
     table = new_table(
         "which settings matter (fANOVA | PED-ANOVA)",
         "setting",
@@ -415,7 +415,7 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
 
 
 def _prospects(forecast: Forecast) -> Table:
-    """Return further remarks on a forecast, one line each."""
+    """Return a table of further remarks on a forecast, one per line."""
     table = new_list()
     for name, text in forecast_remarks(forecast):
         table.add_row(Text(name), Text(text))
@@ -451,7 +451,7 @@ def _launched(result: StudyResult) -> Table:
 
 
 def _references(result: StudyResult) -> Iterator[str]:
-    """Yield the metrics of each launch, beside the baselines of its workload."""
+    """Yield the metrics of each launched run beside the baselines of its workload."""
     for run in result.launched:
         for outcome in run.outcomes:
             others = run.references(outcome)

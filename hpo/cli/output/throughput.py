@@ -1,4 +1,4 @@
-"""Forecasts of samples per second, as a table."""
+"""Prints forecasts of samples per second as a table."""
 
 from __future__ import annotations
 

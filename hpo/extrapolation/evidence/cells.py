@@ -1,4 +1,4 @@
-"""Cells of a CSV table of evidence; every error names file, line, column and value."""
+"""Reads the cells of a CSV table of evidence; every error names the file, line, column and value."""
 
 from __future__ import annotations
 

@@ -41,15 +41,15 @@ class ScaledSetting:
 
 @dataclass(frozen=True)
 class TrainingObservation:
-    """One trial: a training with its settings, global batch size and seed.
+    """One trial: a training run with its settings, global batch size and seed.
 
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
     ``epochs`` counts the epochs to the target if ``state`` is "reached", otherwise the epochs until the trial ended.
     The target was reached in (epochs - resolution_epochs, epochs], between two evaluations.
     If the question is about a fixed budget, "reached" means that the trial trained to the end of the budget, and
     ``epochs`` is its shortfall at the end (:meth:`trainers.job.Question.need`), or a lower bound on that shortfall if
-    the training was stopped.
-    Trainings at one batch with the same ``seed`` share initial weights and sample order; it is None if unknown.
+    the run was stopped.
+    Runs at one batch size with the same ``seed`` share initial weights and sample order; ``seed`` is None if unknown.
     """
 
     global_batch_size: int
@@ -76,9 +76,9 @@ class TrainingObservation:
 
 @dataclass(frozen=True)
 class AggregateRow:
-    """One row of a table: the mean epochs to target over ``runs`` trainings of one tuned configuration.
+    """One row of a table: the mean epochs to target over ``runs`` runs of one tuned configuration.
 
-    ``sd`` is the standard deviation of single trainings, in the unit of ``epochs_to_target``; None if unknown.
+    ``sd`` is the standard deviation of single runs, in the unit of ``epochs_to_target``; None if unknown.
     """
 
     global_batch_size: int
@@ -98,14 +98,14 @@ class AggregateRow:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that one forecast is based on: trials, rows of a table, or both, and at least one trial or row.
+    """Everything that a forecast is based on: at least one trial or table row, or both.
 
     ``tuned`` lists the numeric settings that were tuned at every rung (role ``scaled``) and are to be extrapolated.
-    ``question`` is set if the evidence shows how good trainings get within a fixed budget; it is None if the evidence
-    shows how soon they reach their target.
-    ``full_scale`` holds the model size and training length that a forecast is for, by the names of settings that every
-    trial and row has; it is empty if they never differ. ``carried`` lists those among them over which the
-    parametrization transfers the learning rate.
+    ``question`` is set if the evidence shows how good runs get within a fixed budget; it is None if the evidence shows
+    how soon they reach their target.
+    ``full_scale`` holds the model size and training length of the forecast, by the names of settings that every trial
+    and row has; it is empty if they never differ. ``carried`` lists the sizes over which the parametrization transfers
+    the learning rate.
     """
 
     observations: Sequence[TrainingObservation] = ()

@@ -55,7 +55,7 @@ def study_evidence(
 
 
 def _sized(seen: TrainingObservation, full_scale: Mapping[str, float]) -> TrainingObservation:
-    """Return the observation with its sizes; if it has none, like a plan's run, it was made at full scale."""
+    """Return the observation with its sizes; one without sizes, such as a plan's run, was made at full scale."""
     if full_scale.keys() <= seen.settings.keys():
         return seen
     return dataclasses.replace(seen, settings={**full_scale, **seen.settings})
@@ -64,8 +64,8 @@ def _sized(seen: TrainingObservation, full_scale: Mapping[str, float]) -> Traini
 def trials_counted_once(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials without repetitions of the same settings, batch size and seed.
 
-    A repetition adds no information and would be mistaken for another seed. Of repeated trainings, one that ran to its
-    end takes precedence over one that was pruned, failed or has not finished.
+    A repetition adds no information and would be mistaken for another seed. Among repeated runs, one that was trained
+    to the end takes precedence over one that was pruned, failed or has not finished.
     """
     chosen: dict[tuple[int, int, str] | None, Trial] = {}
     for trial in trials:

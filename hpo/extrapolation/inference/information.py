@@ -1,16 +1,16 @@
-"""How much trainings tell about the full scale: the expected interval and regret after a given number of them.
+"""How much training runs reveal about the full scale: the expected interval and regret after a number of runs.
 
 The laws are linearized about a particle of the posterior. In whitened unknowns z, whose prior is normal with unit
-variance, a training at rung r observes log need = J_r z + residual_r + scatter. So after n_r trainings at each rung:
+variance, a run at rung r observes log need = J_r z + residual_r + scatter. So after n_r runs at each rung:
 
     precision = 1 + sum over r of n_r share J_r' J_r / R        variance of anything with gradient g = g precision^-1 g'
 
 (Chaloner and Verdinelli 1995, Statistical Science 10, sections 2 and 4: the expected gain of a design in the linear
 normal model, and its mean over a posterior where the model is not linear). The expected information never decreases
-with more trainings. J_r is averaged over settings on both sides of the rung's best, as a sampler tries them; R is the
-variance of Student's t with the scatter of trainings, from its Fisher information; ``share`` is the share of the
-trainings that run to their end. The regret is the expected cost of suboptimal settings at full scale: half the
-curvature of that cost times the variance.
+with more runs. J_r is averaged over settings on both sides of the rung's best, as a sampler tries them; R is the
+variance of Student's t with the scatter of runs, from its Fisher information; ``share`` is the share of runs that are
+trained to the end. The regret is the expected cost of suboptimal settings at full scale: half the curvature of that
+cost times the variance.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRIED = (
 # variance over squared scale of Student's t with 3 degrees of freedom, from its Fisher information
 STUDENT = 1.5
 MOST_TIMES = 5.0  # factor by which the linearization may under- or overestimate the regret
-MOST_REGRET = float(np.log(3.0))  # a training is given up at three times the epochs
+MOST_REGRET = float(np.log(3.0))  # a run is given up at three times the epochs
 OF_RUNGS = (
     "rungs",
     "seeds",
@@ -57,12 +57,12 @@ OF_RUNGS = (
 
 @dataclass(frozen=True)
 class TrainingInformation:
-    """What a training at each rung tells about the full scale; arrays are (particles, rungs or unknowns, unknowns).
+    """What a run at each rung reveals about the full scale; arrays are (particles, rungs or unknowns, unknowns).
 
-    ``prior`` is the precision before any training, ``told`` the precision that one training at each rung adds, and
-    ``forecast`` the slope of the log need at full scale. For each tuned setting, ``missed`` holds the slope of its best
-    coordinate at full scale and the curvature of the cost of a deviation from it. ``run_variance`` is the variance of
-    the mean of a few runs. ``regret_times`` is the ratio of the regret to the linearized regret.
+    ``prior`` is the precision before any run, ``told`` the precision that one run at each rung adds, and ``forecast``
+    the slope of the log need at full scale. For each tuned setting, ``missed`` holds the slope of its best coordinate
+    at full scale and the curvature of the cost of a deviation from it. ``run_variance`` is the variance of the mean of
+    a few runs. ``regret_times`` is the ratio of the regret to the linearized regret.
     """
 
     prior: Array
@@ -73,7 +73,7 @@ class TrainingInformation:
     regret_times: float = 1.0
 
     def scaled(self, counts: Sequence[float], regret: float) -> TrainingInformation:
-        """Return a copy scaled so that the regret after ``counts`` trainings is ``regret``, as the posterior expects.
+        """Return a copy scaled so that the regret after ``counts`` runs is ``regret``, as the posterior expects.
 
         A linearization about the best settings underestimates costs far from them.
         """
@@ -82,12 +82,12 @@ class TrainingInformation:
         return dataclasses.replace(self, regret_times=times)
 
     def spread(self, counts: Sequence[float]) -> float:
-        """Return the standard deviation of the log need at full scale after ``counts`` trainings at the rungs."""
+        """Return the standard deviation of the log need at full scale after ``counts`` runs at the rungs."""
         variance = self._variance(self._covariance(counts), self.forecast) + self.run_variance
         return float(np.sqrt(variance.mean()))
 
     def regret(self, counts: Sequence[float]) -> float:
-        """Return the expected log factor on the full-scale epochs of settings chosen after ``counts`` trainings."""
+        """Return the expected log factor on the full-scale epochs of settings chosen after ``counts`` runs."""
         covariance, total = self._covariance(counts), np.zeros(len(self.prior))
         for slope, curvature in self.missed:
             total += 0.5 * curvature * self._variance(covariance, slope)
@@ -97,7 +97,7 @@ class TrainingInformation:
         many = np.asarray(counts, dtype=float)
         if many.shape != (self.told.shape[1],) or not (np.isfinite(many) & (many >= 0)).all():
             raise EvidenceError(
-                f"counts must hold a number of trainings, 0 or more, for each of {self.told.shape[1]} rungs, but got "
+                f"counts must hold a number of runs, 0 or more, for each of {self.told.shape[1]} rungs, but got "
                 f"{list(counts)}"
             )
         witnesses = many / (1 + many / WITNESSES)  # the laws are only roughly right
@@ -114,14 +114,14 @@ def training_information(
     rungs: Sequence[tuple[int, Mapping[str, float]]],
     share: float = 1.0,
 ) -> TrainingInformation:
-    """Return what trainings at ``rungs`` (batch, sizes) tell about ``global_batch_size`` at full scale.
+    """Return what runs at ``rungs`` (batch size, sizes) reveal about ``global_batch_size`` at full scale.
 
-    ``share`` is the share of them (0 to 1) that run to the end. Raises :class:`EvidenceError` without trials.
+    ``share`` (0 to 1) is the share of runs that are trained to the end. Raises :class:`EvidenceError` without trials.
     """
     if not len(posterior.model.trials):
         raise EvidenceError(
-            "the value of trainings is computed from single trials, but the evidence holds "
-            "means of tuned rows; give the single trainings, one per row"
+            "the value of runs is computed from single trials, but the evidence holds "
+            "means of tuned rows; give the single runs, one per row"
         )
     laws = _Linearised(
         thin_posterior(posterior, PARTICLES), float(np.log(global_batch_size)), rungs
@@ -195,7 +195,7 @@ class _Linearised:
         )
 
     def _slopes(self) -> Array:
-        """Return slopes in the unknowns: (particles, tried places then full scale then best coordinates, unknowns)."""
+        """Return the slopes: (particles, tried places then full scale then best coordinates, unknowns)."""
         found = []
         for parameter in self._unknowns:
             for index in range(parameter.size):
@@ -220,7 +220,7 @@ class _Linearised:
         return np.concatenate([needs, self._model.mean(values, self._full), *bests], axis=1)
 
     def _needs(self, values: Values) -> tuple[Array, Array]:
-        """Return the log need at every tried place and the part due to the settings: (particles, tries x rungs)."""
+        """Return the log need at every tried place, and the part due to the settings: (particles, tries x rungs)."""
         model = self._model
         level = model.mean_at(values, self._rung_log_batch, self._away)[:, self._tries.at]
         cost = model.missed(values, self._tries)
@@ -230,7 +230,7 @@ class _Linearised:
         return trial_scale(self._values, self._needs(self._values)[1])
 
     def _tried(self) -> Configurations:
-        """Return settings around the best of each rung, the median over particles."""
+        """Return settings around each rung's best settings, which are medians over particles."""
         model, values = self._model, self._values
         rungs = len(self._rung_log_batch)
         at = np.tile(np.arange(rungs, dtype=np.intp), len(TRIED))

@@ -1,4 +1,4 @@
-"""Intervals: an uncertain figure as its median and the ends of its 90 % interval."""
+"""Intervals: an uncertain quantity as its median and the ends of its 90 % interval."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class BestMetric:
-    """How good trainings get in a fixed number of ``epochs``: the predictive interval of the target's ``metric``."""
+    """How good runs get within a fixed number of ``epochs``: the predictive interval of the target's ``metric``."""
 
     metric: str
     epochs: float
@@ -37,7 +37,7 @@ class BestMetric:
         return cls(values["metric"], values["within"]["epochs"], ends)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the metric as a plain dictionary."""
         return {
             "metric": self.metric,
             "within": {"epochs": self.epochs},

@@ -1,16 +1,16 @@
-"""Predicts by linear regression whether trainings with given settings at a batch satisfy the constraints of a study.
+"""Predicts by linear regression whether runs with given settings at a batch size satisfy a study's constraints.
 
-Every training that ended reports the constrained figures, whether or not it reached the target. Their means are
+Every run that ended reports the constrained figures, whether or not it reached the target. Their means are
 
     memory              m(B) = a + b B                        a fixed part, and a part per sample of the batch
     seconds per sample  s(B) = a + b / B                      the fixed cost of an update, spread over its samples
     another metric      y    = a + b log B + sum_i (c_i x_i + d_i x_i^2)    x_i the tuned settings, in logs if so tuned
 
 with independent normal errors. The coefficients have a weak normal prior on features scaled to a standard deviation of
-1. The error variance has a scaled inverse chi-square prior: no figure is known better than to ``RELATIVE_ERROR``. The
+1. The error variance has a scaled inverse chi-square prior: no figure is known to better than ``RELATIVE_ERROR``. The
 prediction follows Student's t (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), wider farther from
-the data; its degrees of freedom are the number of trainings minus the number of coefficients that they determine, the
-trace of the hat matrix.
+the data; its degrees of freedom are the number of runs minus the number of coefficients that they determine, the trace
+of the hat matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array: TypeAlias = NDArray[np.float64]
 RELATIVE_ERROR = 0.01
 # precision of a coefficient, for a feature of standard deviation 1, in units of the error
 PRIOR_PRECISION = 1e-3
-PRIOR_RUNS = 1.0  # weight of the prior on the error, in trainings
+PRIOR_RUNS = 1.0  # weight of the prior on the error, in runs
 LIKELY = 0.5
 """Settings that satisfy a constraint with less than this probability are not recommended."""
 SURE = 0.9
@@ -43,9 +43,10 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class ConstraintOutlook:
-    """The prediction for a constraint with the recommended settings at a batch, fitted to ``trainings`` trainings.
+    """The prediction for a constraint with the recommended settings at a batch, fitted to ``trainings`` runs.
 
-    ``expected`` is the 90 % interval of the figure of one training, ``chance`` the probability that it meets the bound.
+    ``expected`` is the 90 % interval of the figure of one run, and ``chance`` is the probability that it meets the
+    bound.
     """
 
     constraint: Constraint
@@ -66,7 +67,7 @@ class ConstraintOutlook:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the prediction as a plain dictionary."""
         return {
             "name": self.constraint.name,
             "at_most" if self.constraint.at_most else "at_least": self.constraint.bound,
@@ -96,20 +97,20 @@ class FigureFit:
     freedom: float
 
     def told(self, log_batch: float, settings: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Return the location and scale of Student's t for one training at each place: (places,) each."""
+        """Return the location and scale of Student's t for one run at each place: (places,) each."""
         raw = _features(self.constraint.name, self.tuned, log_batch, settings)
         rows = np.column_stack([np.ones(len(raw)), (raw - self.centre) / self.spread])
         spread = np.einsum("pi,ij,pj->p", rows, self.covariance, rows)
         return rows @ self.mean, np.sqrt(self.scale * (1.0 + spread))
 
     def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Return the probability that a training meets the bound: (places,)."""
+        """Return the probability that a run meets the bound: (places,)."""
         location, scale = self.told(log_batch, settings)
         beyond = (self.constraint.bound - location) / scale
         return _student(self.freedom, beyond if self.constraint.at_most else -beyond)
 
     def outlook(self, log_batch: float, settings: Mapping[str, Array]) -> ConstraintOutlook:
-        """Return the prediction at one place, as an interval and a chance."""
+        """Return the prediction at one place, as an interval and a probability."""
         (location,), (scale,) = self.told(log_batch, settings)
         half = float(scale) * _quantile(self.freedom)
         low = location - half
@@ -125,7 +126,7 @@ class FigureFit:
 
 
 class KeptConstraints:
-    """The fits of all constraints of a study; a constraint that no trial reports is left out."""
+    """The regression fits of a study's constraints; a constraint that no trial reports is left out."""
 
     def __init__(self, fits: Sequence[FigureFit]) -> None:
         self.fits = tuple(fits)
@@ -143,7 +144,7 @@ class KeptConstraints:
         return tuple(fit.outlook(log_batch, columns) for fit in self.fits)
 
     def mendable(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Return the probability that a constraint is violated, in excess of the least over all places: (places,)."""
+        """Return how far the probability of violating a constraint exceeds the lowest one at any place: (places,)."""
         broken = 1.0 - self.chance(log_batch, settings)
         least = float(broken.min())
         return np.asarray((broken - least) / max(1.0 - least, 1e-9))
@@ -152,7 +153,7 @@ class KeptConstraints:
 def fit_constraints(
     trials: Sequence[Any], question: Question, tuned: Sequence[ScaledSetting]
 ) -> KeptConstraints:
-    """Fit every constraint to those ``trials`` (:class:`storage.records.Trial`) that ended and report it."""
+    """Fit every constraint to the ``trials`` (:class:`storage.records.Trial`) that ended and report its figure."""
     fits = []
     for constraint in question.constraints:
         seen = [(each, value) for each in trials if (value := _told(constraint, each)) is not None]

@@ -1,8 +1,8 @@
 """The joint model: the prior, and the likelihood of trials and table rows over all unknowns at once.
 
 log epochs = log E_min + log growth(B) + residual(configuration) + cost of suboptimal settings + scatter. The
-residual is a Gaussian process over log B: part of it is shared by neighbouring rungs, part is each
-configuration's own, because recipes change from rung to rung. Rows of a table are tuned configurations:
+residual is a Gaussian process over log B: part of it is shared by neighbouring rungs, and part is
+specific to each configuration, because recipes change from rung to rung. Rows of a table are tuned configurations:
 their settings add no cost, but scatter around the best ones.
 
 If the evidence has a fixed budget, ``log epochs`` stands for the logarithm of the shortfall after it, and the effects
@@ -54,7 +54,7 @@ Values: TypeAlias = Mapping[str, Array]
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
 SHOWN = NormalPrior(
     1.0, 1.5
-)  # logit of the share of lost trainings that diverge; the others continue without progress
+)  # logit of the share of lost runs that diverge; the others continue without progress
 TRIAL_SCATTER = NormalPrior(float(np.log(0.09)), 0.7)
 BAD, FAR_HALF = 0.9, 0.5
 # relative error of the cost of suboptimal settings: smaller if the law of descent gives that cost
@@ -68,8 +68,8 @@ FAR_MISS, FAR_MISS_OF_DESCENT = (
 class PosteriorModel:
     """Everything that the likelihood needs; the sampler calls :meth:`log_posterior`.
 
-    ``apart`` holds, in one layout per setting, the unknowns of those settings of table rows that share no unknowns with
-    the rest: the joint density is a product of their densities, so they are sampled separately.
+    ``apart`` holds one layout of unknowns for each setting of table rows that shares no unknowns with the other parts
+    of the model: the joint density is a product of these densities, so they are sampled separately.
     """
 
     layout: ParticleLayout
@@ -143,7 +143,7 @@ class PosteriorModel:
         return found
 
     def mean_of_rows(self, values: Values) -> Array:
-        """Return the log epochs of the best settings at each row's batch, by the law alone: (particles, rows)."""
+        """Return the log epochs of the best settings at each row's batch size, by the law alone: (particles, rows)."""
         return self.mean_at(values, self.rows.log_batch, self.rows.away)
 
     def mean_at(self, values: Values, log_batch: Array, away: Array) -> Array:
@@ -193,12 +193,12 @@ class PosteriorModel:
         return self.scales.level(values, here) if self.scales else 0.0
 
     def slope(self, values: Values, log_batch: float) -> Array:
-        """Return d log E / d log B with the best settings, where E is the epochs that a batch needs: (particles,)."""
+        """Return d log E / d log B with the best settings, where E is the epochs that a batch needs."""
         ends = self.mean(values, np.array([log_batch - 0.05, log_batch + 0.05]))
         return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1 / self.gain(values))
 
     def turn(self, values: Values) -> Array:
-        """Return the unknown in which laws that fit the rungs equally well differ beyond them: (particles,)."""
+        """Return the unknown by which laws that fit the rungs equally well differ beyond the rungs: (particles,)."""
         return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
 
 
@@ -207,8 +207,8 @@ def make_posterior_models(evidence: Evidence, priors: LawPriors) -> list[Posteri
 
     There is always the general model; for trials of SGD there is also one with the law of descent, and for Adam and
     AdamW one with their own law. A table that holds a sweep is read as trials. The law of descent gives the updates to
-    target on one quadratic: it applies neither to a fixed budget nor to trainings of several sizes, which amount to
-    several quadratics.
+    target on one quadratic: it applies neither to a fixed budget nor to runs of several sizes, which amount to several
+    quadratics.
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates, list(evidence.full_scale)):
@@ -235,12 +235,12 @@ def make_posterior_models(evidence: Evidence, priors: LawPriors) -> list[Posteri
 def censor_stuck_trainings(
     observations: Sequence[TrainingObservation], scales: Sequence[str] = ()
 ) -> list[TrainingObservation]:
-    """Return the trainings of a fixed budget, with those that made no progress marked as censored.
+    """Return the runs with a fixed budget, marking those that made no progress as censored.
 
-    The laws do not describe a training that got stuck near its start: it was lost, though it did not diverge, and its
-    shortfall depends on the task. Per batch (and per size and length, the settings ``scales``), the log distance from
-    the best training to the bad ones (the tenth worst of a hundred) is halved: all that is known of a training in the
-    farther half is that it lies there.
+    The laws do not describe a run that got stuck near its start: the run was lost, though it did not diverge, and its
+    shortfall depends on the task. Per batch size (and per model size and length, the settings ``scales``), the log
+    distance from the best run to the bad ones (the tenth worst of a hundred) is halved. A run in the farther half is
+    only known to lie there.
     """
     ended = [item for item in observations if item.state == "reached"]
     best: dict[tuple[object, ...], float] = {}
@@ -365,7 +365,7 @@ def _is_adams(evidence: Evidence) -> bool:
 def _is_sweep(aggregates: Sequence[AggregateRow], scales: Sequence[str] = ()) -> bool:
     """Return whether most rungs occur three times or more with different settings.
 
-    Means over several runs are not a sweep.
+    Rows that are means over several runs do not form a sweep.
     """
     if not aggregates:
         return False

@@ -1,4 +1,4 @@
-"""Fits the joint model: particles of every unknown, and their predictions for other batches."""
+"""Fits the joint model: particles of every unknown, and their predictions for other batch sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
-FEW_TRIALS = 40  # up to this many, the sampler starts from the prior; with more, near the mode
+FEW_TRIALS = 40  # with up to this many, the sampler starts from the prior; with more, near the mode
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
 MANY = 1000  # with more trials than this, there is only one search for the mode
 GUESSES, SEARCHES = 300, 4
@@ -37,11 +37,11 @@ TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 @dataclass(frozen=True)
 class Posterior:
-    """Equally weighted particles of the unknowns; ``note`` says why, if the fit is wider than it should be.
+    """Equally weighted particles of the unknowns; ``note`` explains a fit that is wider than it should be.
 
     ``values`` holds each parameter by name, shape (particles,). ``residuals`` holds the residual of every configuration
     seen, in log epochs, shape (particles, configurations). ``residual_places`` (configurations, 1 + directions) holds
-    the log batch of each, then how far its model size and training length are from the full scale.
+    the log batch size of each configuration, then how far its model size and training length are from the full scale.
     """
 
     evidence: Evidence
@@ -74,9 +74,9 @@ class Posterior:
     ) -> tuple[Array, Array]:
         """Return the mean and standard deviation of the log epochs of a new configuration, (particles,) each.
 
-        They apply to the mean of ``runs`` trainings with the best settings; the residual is predicted from neighbouring
-        rungs. With a fixed budget, the log shortfall after it takes the place of the log epochs. ``away`` (directions,)
-        is how far model size and training length are from the full scale, by default 0.
+        They describe the mean of ``runs`` runs with the best settings; the residual is predicted from neighbouring
+        rungs. With a fixed budget, the log shortfall takes the place of the log epochs. ``away`` (directions,) is how
+        far model size and training length are from the full scale, by default 0.
         """
         places = self.residual_places
         place = np.zeros((1, places.shape[1]))
@@ -111,7 +111,7 @@ class Posterior:
                 (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
                 / runs
             )
-        # the rows' error is the error of means over about TYPICAL_RUNS trainings
+        # the rows' error is the error of means over about TYPICAL_RUNS runs
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
 

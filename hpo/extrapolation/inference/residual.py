@@ -1,4 +1,4 @@
-"""What the law does not explain: residuals of configurations, and the scatter of single trainings."""
+"""What the law does not explain: residuals of configurations, and the scatter of single runs."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ class TableRows:
     def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
         """Return the log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
 
-        It is normal in log epochs. The rows' settings scatter around the best ones with the heavy tails of Student's t,
-        since a published recipe may be badly tuned or state its learning rate in another unit.
+        The likelihood is normal in log epochs. The rows' settings scatter around the best ones with the heavy tails of
+        Student's t, since a published recipe may be badly tuned or state its learning rate in another unit.
         """
         root = np.linalg.cholesky(self.covariance(values))
         white = np.linalg.solve(root, (self.log_epochs - mean)[:, :, None])[:, :, 0]

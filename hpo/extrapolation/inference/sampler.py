@@ -65,8 +65,9 @@ class StudentStart:
 class ParticleSample:
     """Equally weighted particles, shape (count, dimension), and how far the sampler got.
 
-    ``temperature`` is 1 for the posterior; below 1 the sampler gave up early and the particles are wider.
-    ``log_evidence`` is the log marginal likelihood, up to a constant that all models of the same evidence share.
+    ``temperature`` is 1 for the posterior; below 1, the sampler stopped early and the particles are wider than the
+    posterior. ``log_evidence`` is the log marginal likelihood, up to a constant that all models of the same evidence
+    share.
     """
 
     particles: Array

@@ -1,4 +1,4 @@
-"""Single trials: when they reached the target, that they did not reach it, or that they diverged."""
+"""Single trials: when they reached the target, or whether they missed it or diverged."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Values: TypeAlias = Mapping[str, Array]
 
 FINE = 0.02  # if evaluations are closer together than this in log epochs, the epochs count as exactly known
 # the laws are only roughly right, so many trials are worth less than as many independent observations: the coarsened
-# posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses);
-# whether a training diverges depends on fewer things than how long it takes
+# posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to the power 1 / (1 + trials /
+# witnesses). Whether a run diverges depends on fewer factors than how long it takes
 WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
 LEAST_SCATTER = 0.02  # of log epochs between seeds: runs look equal if they are evaluated rarely
-# standard deviation between seeds at one batch, as a multiple of the scatter of single trainings: 0.75 on digits with
-# AdamW, 2.5 on a network without normalization
+# standard deviation between seeds at one batch, as a multiple of the scatter of single runs: 0.75 on digits with AdamW,
+# 2.5 on a network without normalization
 SEED_RATIO = NormalPrior(0.0, 0.7)
 LEAST = 1e-12  # smallest probability: an outlier costs no more than this
 
 
 @dataclass(frozen=True)
 class TrialArrays:
-    """Trials as arrays, shape (trials,): first those with exact epochs, then with intervals, then without the target.
+    """Trials as arrays, shape (trials,): first exact epochs, then intervals, then trials that missed the target.
 
     ``configurations`` are at the batches of the rungs; ``log_before`` is the log epochs of the last evaluation that
     missed the target; ``cut`` holds the starts of the second and third groups. ``seed`` numbers the seeds that several
@@ -83,13 +83,13 @@ class TrialArrays:
 
     @property
     def shared_seeds(self) -> int:
-        """How many seeds are shared by several trials at one batch."""
+        """The number of seeds that several trials at one batch size share."""
         return int(self.seed.max(initial=-1)) + 1
 
     def of_seeds(self, values: Values) -> Array:
         """Return the effect of the seed on each trial's log epochs: (particles, trials); 0 if the seed is not shared.
 
-        Only call this if there are ``shared_seeds``: otherwise the unknowns do not exist.
+        Only call this if there are ``shared_seeds``, because otherwise the unknowns do not exist.
         """
         scale = np.exp(values["log_seed_ratio"] + values["log_trial_scatter"])[:, None]
         white = values["seeds"].reshape(len(scale), -1)
@@ -106,10 +106,10 @@ class TrialArrays:
         """Return the log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
         log epochs = rung_mean + residual + cost of suboptimal settings + effect of the seed + scatter, plus the delay
-        due to the warmup. The learning rate determines the risk that a training is lost, which means that it diverges,
-        or continues and never reaches its target. So a training that diverged was lost, and one that ended before the
-        target was either lost or needs longer. With a fixed ``budget`` the observation is the shortfall after it, on
-        which cost and warmup act through the law of that budget.
+        due to the warmup. The learning rate determines the risk that a run is lost: that it diverges, or continues
+        without ever reaching its target. So a run that diverged was lost, and a run that ended before the target was
+        either lost or needs longer. With a fixed ``budget``, the observation is the shortfall, which cost and warmup
+        affect through the law of that budget.
         """
         level = (rung_mean + self.residuals(values))[:, self.rung]
         seen = settings_outlook(values, laws, warmup, self.configurations)
@@ -160,7 +160,7 @@ def expected_needs(
     warmup: WarmupLaw | None,
     budget: FixedBudget | None,
 ) -> tuple[Array, Array]:
-    """Return the expected log need (epochs or shortfall) of trainings, and the part of it due to their settings.
+    """Return the expected log need (epochs or shortfall) of runs, and the part of it due to their settings.
 
     ``level`` is the log need of the best settings, ``cost`` the log factor on the epochs; all are (particles, places).
     """
@@ -191,7 +191,7 @@ def least_scatter(values: Values) -> float:
 
 
 def diverging_share(values: Values) -> Array:
-    """Return the share of lost trainings that diverge: (particles,); the others continue without progress."""
+    """Return the share of lost runs that diverge: (particles,); the others continue without progress."""
     return logistic(values["diverges_when_lost"])
 
 
@@ -201,7 +201,7 @@ def make_trials(
     warmup: WarmupLaw | None,
     scales: Scales | None = None,
 ) -> TrialArrays:
-    """Return observations as arrays."""
+    """Return the observations as arrays."""
     ordered = sorted(observations, key=_group)
     groups = [_group(item) for item in ordered]
     epochs = np.array([max(item.epochs, 1e-6) for item in ordered])
@@ -228,7 +228,7 @@ def make_trials(
 
 
 def _shared_seeds(seeds: Sequence[int | None], rung: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the index of each trial's seed among those that several trials at one rung share, -1 if not shared."""
+    """Return each trial's index among the seeds that several trials at one rung share, -1 if its seed is not shared."""
     told = list(zip(rung.tolist(), seeds, strict=True))
     shared = [each for each, count in Counter(told).items() if count > 1 and each[1] is not None]
     return np.array([shared.index(each) if each in shared else -1 for each in told], dtype=np.intp)

@@ -1,1 +1,1 @@
-"""How epochs to target and the best settings move with the batch size."""
+"""How epochs to target and the best settings change with the batch size."""

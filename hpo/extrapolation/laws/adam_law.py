@@ -1,15 +1,15 @@
-"""The law of Adam and AdamW: the best rate stops growing, and may fall, near the batch that needs the fewest epochs.
+"""The law of Adam and AdamW: the best rate stops growing, and may fall, near the batch size with the fewest epochs.
 
     growth(B) = (1 + (B / B_crit)^s)^(p / s) (1 + B_low / B)^q        fewest epochs near B* = sqrt(B_crit B_low)
     best(B)   = lr_peak (1 + (N / B)^t)^(-a / t) (1 + (B / N)^t)^(-f / t)         N near B*
 
 With beta2 fixed, small batches need more epochs: the average of the squared gradients spans too few samples, so it is
 as noisy as the gradient that it normalizes (arXiv:2410.21676 finds no excess when beta2 is tuned).
-Below N the best rate grows as the power a of the batch. Beyond N it depends on f: with f = 0 it is flat (McCandlish et
-al. 2018, arXiv:1812.06162), a = f = 1/2 gives the surge of Li et al. 2024 (arXiv:2405.14578, equation 21), and f = -a
-one power throughout (1/2 in Malladi et al. 2022, arXiv:2205.10287). These candidates are points of one prior, so that
-every fit weighs them by its own evidence. Normalized updates tolerate a wrong rate better than plain ones: on both
-sides the epochs grow less than proportionally, as a power of the deviation.
+Below N, the best rate grows as the batch size to the power a. Beyond N, it depends on f: f = 0 keeps it flat
+(McCandlish et al. 2018, arXiv:1812.06162), a = f = 1/2 gives the surge of Li et al. 2024 (arXiv:2405.14578, equation
+21), and f = -a gives a single power law (of power 1/2 in Malladi et al. 2022, arXiv:2205.10287). All of these are
+points of one prior, so each fit weighs them by its own evidence. Normalized updates tolerate a wrong learning rate
+better than plain ones: on both sides, the epochs grow less than proportionally, as a power of the deviation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpo.extrapolation.laws.setting_laws import RATE, Array, Values
 from search_spaces.techniques import described_optimizer
 
 LOW = "adam.log_low_over_critical"
-# field of AdamPriors -> the unknown whose prior it is
+# field of AdamPriors -> the unknown that has this prior
 UNKNOWN = {
     "growth_log_sharpness": "log_sharpness",
     "growth_log_exponent": "log_exponent",
@@ -60,7 +60,7 @@ OF_RATE = ("exponent", "log_noise_over_best_batch", "log_sharpness", "fall")
 
 
 def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[LawParameter]:
-    """Return the unknowns whose priors are the fields ``names``."""
+    """Return the unknowns that have the fields ``names`` as their priors."""
     return [
         LawParameter(UNKNOWN[name], getattr(priors, name).mean, getattr(priors, name).sd)
         for name in names
@@ -68,12 +68,12 @@ def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[LawParamet
 
 
 def adam_epochs_parameters(priors: AdamPriors) -> list[LawParameter]:
-    """Return the unknowns of the growth and of the excess at small batches."""
+    """Return the unknowns that describe the growth of the epochs and the excess at small batches."""
     return make_parameters(priors, OF_EPOCHS)
 
 
 def log_excess(values: Values, log_batch: Array) -> Array | float:
-    """Return the excess of small batches in log epochs: (particles, batches); 0 if another optimizer is modelled."""
+    """Return the excess log epochs of small batches, shape (particles, batches), or 0 if it is not modelled."""
     if LOW not in values:
         return 0.0
     log_low = values["log_critical"] + values[LOW]
@@ -85,7 +85,7 @@ def log_excess(values: Values, log_batch: Array) -> Array | float:
 
 
 def log_best_batch(values: Values) -> Array:
-    """Return the log of the batch with the fewest epochs, for B_low far below and B_crit far above it: (particles,)."""
+    """Return the log batch size with the fewest epochs, assuming B_low far below and B_crit far above it."""
     sharpness = np.exp(values["log_sharpness"])
     away = values[LOW] + values["adam.log_low_power"] - values["log_exponent"]
     return np.asarray(values["log_critical"] + away / (1 + sharpness))
@@ -93,12 +93,12 @@ def log_best_batch(values: Values) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamRate(RateLaw):
-    """The learning rate of Adam and AdamW."""
+    """The law of the learning rate of Adam and AdamW."""
 
     priors: AdamPriors = field(default_factory=AdamPriors)
 
     def parameters(self, *, response: bool) -> list[LawParameter]:
-        """Return the unknowns of the rate; with ``response`` also those of its cost and of the stability limit."""
+        """Return the unknowns of the rate; ``response`` adds the unknowns of its cost and of the stability limit."""
         anchor = LawParameter(f"{RATE}.anchor", self.centre, self.spread)
         if not response:
             return [anchor, *make_parameters(self.priors, OF_RATE), self.scatter_parameter()]
@@ -108,13 +108,13 @@ class AdamRate(RateLaw):
         ]
 
     def log_noise(self, values: Values) -> Array:
-        """Return the logarithm of the batch N where the rate stops growing, in samples: (particles,)."""
+        """Return the log of the batch size N, in samples, at which the rate stops growing: (particles,)."""
         return log_best_batch(values) + values["learning_rate.log_noise_over_best_batch"]
 
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> AdamResponse:
-        """Return the cost of a rate other than the best one at each batch."""
+        """Return the cost of deviating from the best rate at each batch size."""
         named = {
             name: np.exp(values[f"{RATE}.log_{name}"])[:, None]
             for name in ("below", "above", "round", "margin", "divergence_width")
@@ -150,9 +150,10 @@ class AdamRate(RateLaw):
 
 @dataclass(frozen=True)
 class AdamResponse(BoundedResponse):
-    """The cost of a wrong rate: quadratic within ``round`` of the best, and a power of the deviation beyond it.
+    """The cost of a wrong rate: quadratic within ``round`` of the best rate, and a power of the deviation beyond that.
 
-    ``below`` and ``above`` are the powers on either side; all are (particles, 1), ``round`` in log rate.
+    ``below`` and ``above`` are the powers on either side, and ``round`` is in log rate; all three have shape
+    (particles, 1).
     """
 
     below: Array
@@ -160,7 +161,7 @@ class AdamResponse(BoundedResponse):
     round: Array
 
     def at(self, index: Index) -> AdamResponse:
-        """Return the response at the places that ``index`` selects; it may select one more than once."""
+        """Return the response at the places selected by ``index``, in which a place may occur more than once."""
         return AdamResponse(
             self.best[:, index],
             self.curvature,
@@ -173,7 +174,7 @@ class AdamResponse(BoundedResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:
-        """Return the logarithm of the factor on the epochs: (particles, places)."""
+        """Return the log of the factor that multiplies the epochs: (particles, places)."""
         miss = coordinate - self.best
         slow, fast = (
             np.minimum(miss, 0.0),
@@ -186,6 +187,6 @@ class AdamResponse(BoundedResponse):
 
 
 def is_adam(settings: Mapping[str, object]) -> bool:
-    """Return whether the settings use Adam, AdamW, or another optimizer whose rate is known to follow the same law."""
+    """Return whether the settings use Adam, AdamW, or another optimizer whose rate follows the same law."""
     described = described_optimizer(settings.get("optimizer"))
     return described is not None and described.rate_law == "adam"

@@ -1,4 +1,4 @@
-"""What the laws predict for configurations: settings at a batch, from trials that were run or that may be run."""
+"""Predictions of the laws for configurations: the settings and batch sizes of trials that were run or may be run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Settings: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Configurations:
-    """Settings at batches: ``at`` (places,) indexes ``log_batch`` (batches,).
+    """Settings at batch sizes: ``at`` (places,) indexes ``log_batch`` (batches,).
 
     ``coordinates`` holds one array (places,) for every law, NaN where a setting is missing; ``momentum`` is (places,).
     ``away`` (batches, directions) says how far the model size or the training length is from the full scale.
@@ -43,10 +43,10 @@ class Configurations:
 
 @dataclass(frozen=True)
 class SettingsOutlook:
-    """Predictions, (particles, places).
+    """Predictions for configurations, of shape (particles, places).
 
-    ``cost`` is the log factor on the epochs that the best settings need at the full rate throughout; ``risk`` is the
-    probability that a training is lost, None if no law gives it.
+    ``cost`` is the log ratio of the epochs to those that the best settings need at the full rate throughout. ``risk``
+    is the probability that a run is lost, or None if no law gives it.
     """
 
     cost: Array
@@ -78,7 +78,7 @@ def settings_outlook(
     warmup: WarmupLaw | None,
     configurations: Configurations,
 ) -> SettingsOutlook:
-    """Return the cost in epochs of suboptimal settings and the risk of a loss, over the laws of all settings."""
+    """Return the cost in epochs of suboptimal settings and the risk of losing the run, over all laws."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
     lowered = slowed = None
@@ -104,7 +104,7 @@ def settings_outlook(
 def log_epochs(
     values: Values, warmup: WarmupLaw | None, configurations: Configurations, at_full_rate: Array
 ) -> Array:
-    """Return log epochs to target (particles, places), given those at the full rate throughout (without warmup)."""
+    """Return log epochs to target (particles, places), given log epochs at the full rate, without warmup."""
     if warmup is None or configurations.warmups is None:
         return at_full_rate
     return warmup.log_delayed(values, at_full_rate, configurations.warmups)

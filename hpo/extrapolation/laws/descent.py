@@ -1,19 +1,20 @@
-"""How SGD descends: one law for the epochs to target by learning rate, batch and momentum, for all trials of a ladder.
+"""The law of descent of SGD: epochs to target by learning rate, batch size and momentum, for all trials of a ladder.
 
     E(r, B, m) = (E_free^q + E_floor^q)^(1/q)            E_floor = c B / (N (1 - m)),  N samples in an epoch
     E_free = A (1 - m) B / (r (1 - x)^(1/b))             x = F r / ((1 - m) B (1 - (r / r_max)^k)),  r_max ~ 1 + m
 
-An update moves by r / (1 - m) times the gradient. The loss above its noise floor falls as the power -b of the distance
-travelled, and must fall to the target minus the share x of the target that is noise. That share is proportional to the
-temperature r / ((1 - m) B) (Smith and Le 2017, arXiv:1710.06451), and is larger near the stability limit r_max: for one
-mode of a quadratic by exactly 1 / (1 - r / r_max) (k = 1), for a whole spectrum by less. Heavy-ball momentum is stable
-up to a rate of 2 (1 + m) over the largest curvature (Polyak 1964), and decays no faster than m^(t/2), so reducing a
-loss by a factor G takes about log G / (1 - m) updates at any rate.
+An update moves by r / (1 - m) times the gradient. The loss above its noise floor falls as the distance travelled to the
+power -b, and must fall to the target minus the share x of the target that is noise. That share is proportional to the
+temperature r / ((1 - m) B) (Smith and Le 2017, arXiv:1710.06451), and increases near the stability limit r_max: by a
+factor of exactly 1 / (1 - r / r_max) for one mode of a quadratic (k = 1), and by less for a whole spectrum. Heavy-ball
+momentum is stable up to a rate of 2 (1 + m) over the largest curvature (Polyak 1964), and decays no faster than
+m^(t/2), so reducing a loss by a factor G takes about log G / (1 - m) updates at any rate.
 
 At small batches the best noise share is b / (1 + b): the best rate is proportional to (1 - m) B, and the epochs are
 E_min for any batch and momentum (Zhang et al. 2019, arXiv:1907.04164). At large batches the rate approaches r_max, and
-the epochs grow in proportion: E_min B / B_crit with B_crit ~ (1 + m) / (1 - m), or E_floor. On noisy quadratics, whose
-epochs are known exactly, the law holds to within 2 % (rms) over all rungs and rates of a ladder.
+the epochs grow in proportion to the batch size: to E_min B / B_crit with B_crit ~ (1 + m) / (1 - m), or E_floor. On
+noisy quadratics, whose epochs are known exactly, the law holds to within 2 % (rms) over all rungs and rates of a
+ladder.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ EXPONENT = NormalPrior(
     -0.02, 0.05
 )  # log of the power of the growth: 1 if one recipe suits every rung
 CORNER = NormalPrior(math.log(2.3), 0.25)  # log q
-NEAR = 0.98  # noise share beyond which the cost is continued as a straight line, to stay finite
+NEAR = 0.98  # noise share beyond which the cost is extended linearly, to stay finite
 MOST_LAG = 5.3  # -log(1 - m) of the highest momentum considered
 LAGS = 16
 
 
 @dataclass(frozen=True)
 class DescentLaw:
-    """The law of the trials of one ladder; every method returns (particles, places) in natural logarithms.
+    """The law for the trials of one ladder; every method returns natural logarithms, shape (particles, places).
 
-    ``momentum`` is the momentum to which B_crit and r_max refer; ``log_anchor`` is the log batch whose best rate is a
-    parameter; ``log_samples`` is log N, or None if unknown: then there is no floor.
+    ``momentum`` is the momentum to which B_crit and r_max refer; ``log_anchor`` is the log batch size whose best rate
+    is a parameter. ``log_samples`` is log N, or None if N is unknown, in which case there is no floor.
     """
 
     momentum: float
@@ -68,38 +69,38 @@ class DescentLaw:
 
     @property
     def lags(self) -> Array:
-        """-log(1 - m) of ``momentum``: (1,)."""
+        """The value of -log(1 - m) for ``momentum``: (1,)."""
         return momentum_lag(np.array([self.momentum]))
 
     @property
     def log_speedup(self) -> float:
-        """log (1 + m) / (1 - m) of ``momentum``: how much larger B_crit is than without momentum."""
+        """The log of (1 + m) / (1 - m), the factor by which ``momentum`` increases B_crit."""
         return float(log_speedup(self.lags)[0])
 
     def log_noise_scale(self, values: Values) -> Array:
-        """Return log N: the best rate, r_max / (1 + N / B) in both limits, levels off at batch N: (particles,)."""
+        """Return the log of the batch size B_n at which the best rate, r_max / (1 + B_n / B) in both limits, levels off."""
         decay = np.exp(values["descent.log_decay"])
         return np.asarray(values["log_critical"] - np.log1p(decay) / decay)
 
     def log_best(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """Return the ratio of the best rate to r_max."""
+        """Return the log ratio of the best rate to r_max."""
         noise = self._log_noise(values, log_batch, lags)
         decay = np.broadcast_to(values["descent.log_decay"][:, None], noise.shape)
         wall = np.broadcast_to(values["descent.log_wall"][:, None], noise.shape)
         return log_best_share(noise, decay, wall)
 
     def log_ceiling(self, values: Values, lags: Array) -> Array:
-        """Return r_max, derived from the best rate at the anchor."""
+        """Return log r_max, derived from the best rate at the anchor."""
         at_anchor = self.log_best(values, np.array([self.log_anchor]), self.lags)
         shift = np.log(2 - np.exp(-lags)) - math.log1p(self.momentum)
         return np.asarray(values["learning_rate.anchor"][:, None] - at_anchor + shift)
 
     def log_growth(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """Return the ratio of the epochs at the best rate to E_min."""
+        """Return the log ratio of the epochs at the best rate to E_min."""
         return self.log_epochs(values, log_batch, lags, self.log_best(values, log_batch, lags))
 
     def log_epochs(self, values: Values, log_batch: Array, lags: Array, log_share: Array) -> Array:
-        """Return the ratio of the epochs to E_min, at the rate r with ``log_share`` = log(r / r_max)."""
+        """Return the log ratio of the epochs to E_min, at the rate r for which ``log_share`` = log(r / r_max)."""
         decay = np.exp(values["descent.log_decay"])[:, None]
         wall = np.exp(values["descent.log_wall"])[:, None]
         noise = self._log_noise(values, log_batch, lags) + log_share
@@ -122,7 +123,7 @@ class DescentLaw:
         return np.asarray(np.logaddexp(corner * free, corner * floor) / corner)
 
     def best_lags(self, values: Values, log_batch: Array) -> Array:
-        """Return -log(1 - m) of the momentum with the fewest epochs at each batch: (particles, batches)."""
+        """Return -log(1 - m) for the momentum with the fewest epochs at each batch size: (particles, batches)."""
         grid = np.linspace(0.0, MOST_LAG, LAGS)
         cost = self.log_growth(values, np.repeat(log_batch, LAGS), np.tile(grid, len(log_batch)))
         cost = cost.reshape(len(cost), len(log_batch), LAGS)
@@ -135,7 +136,7 @@ class DescentLaw:
         return np.asarray((at[:, :, 0] + moved) * (grid[1] - grid[0]))
 
     def _log_noise(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """Return F r_max / ((1 - m) B): the noise share at r_max without the factor of the stability limit."""
+        """Return log F r_max / ((1 - m) B): the noise share at r_max without the stability limit's factor."""
         decay = np.exp(values["descent.log_decay"])[:, None]
         return np.asarray(
             values["log_critical"][:, None]
@@ -159,7 +160,7 @@ def _log_least(decay: Array) -> Array:
 def log_best_share(log_noise: Array, log_decay: Array, log_wall: Array) -> Array:
     """Return log(r / r_max) of the best rate, which maximizes r (1 - x)^(1/b); arguments and result have one shape.
 
-    It is interpolated in a table of the ratio to 1 / (1 + noise / (b / (1 + b))), the limit at both ends.
+    The value is interpolated in a table of its ratio to 1 / (1 + noise / (b / (1 + b))), its limit at both ends.
     """
     from scipy.ndimage import map_coordinates
 

@@ -1,4 +1,4 @@
-"""The laws of learning rate and momentum where one law of descent (``descent``) gives the epochs of every trial."""
+"""The laws of learning rate and momentum for trials whose epochs all follow one law of descent (``descent``)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ RESPONSE = {
 
 @dataclass(frozen=True, kw_only=True)
 class DescentRate(RateLaw):
-    """The learning rate of SGD: its best value and the cost of other values follow from the law of descent."""
+    """The law of SGD's learning rate: the best value and the cost of other values follow from the law of descent."""
 
     descent: DescentLaw
 
     def parameters(self, *, response: bool) -> list[LawParameter]:
-        """Return the best rate at the largest rung, the law's unknowns, and those of the stability limit."""
+        """Return the unknowns: the best rate at the largest rung, the law's, and the stability limit's."""
         assert response, "the law of descent needs single trials"
         return [
             LawParameter("learning_rate.anchor", self.centre, self.spread),
@@ -41,11 +41,11 @@ class DescentRate(RateLaw):
         ]
 
     def log_noise(self, values: Values) -> Array:
-        """Return the logarithm of the batch where the best rate levels off, in samples: (particles,)."""
+        """Return the log of the batch size, in samples, at which the best rate levels off: (particles,)."""
         return self.descent.log_noise_scale(values)
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Return the logarithm of the best rate at each batch (and momentum): (particles, batches)."""
+        """Return the log of the best rate at each batch size (and momentum): (particles, batches)."""
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
         return self.descent.log_best(values, log_batch, lags) + self.descent.log_ceiling(
             values, lags
@@ -58,9 +58,9 @@ class DescentRate(RateLaw):
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> DescentResponse:
-        """Return the cost of a rate other than the best one at each batch (and momentum).
+        """Return the cost of deviating from the best rate at each batch size (and momentum).
 
-        If momentum differs between trials but is not tuned, the cost includes that of a suboptimal momentum.
+        If momentum differs between trials but is not tuned, the cost of a suboptimal momentum is included.
         """
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
         share, ceiling = (
@@ -99,9 +99,9 @@ class DescentRate(RateLaw):
 
 @dataclass(frozen=True)
 class DescentResponse(BoundedResponse):
-    """The cost under the law of descent; ``log_batch`` and ``lags`` are (places,), the others (particles, places).
+    """The cost under the law of descent; ``log_batch`` and ``lags`` are (places,), other arrays (particles, places).
 
-    ``least`` is the log of the ratio to E_min that counts as no cost; ``ceiling`` is the log of r_max.
+    ``least`` is the log ratio of the epochs to E_min at which the cost is zero; ``ceiling`` is the log of r_max.
     """
 
     descent: DescentLaw
@@ -112,7 +112,7 @@ class DescentResponse(BoundedResponse):
     least: Array
 
     def at(self, index: Index) -> DescentResponse:
-        """Return the response at the places that ``index`` selects; it may select one more than once."""
+        """Return the response at the places selected by ``index``, in which a place may occur more than once."""
         return DescentResponse(
             self.best[:, index],
             self.curvature,
@@ -128,7 +128,7 @@ class DescentResponse(BoundedResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Return the logarithm of the factor on the epochs: (particles, places)."""
+        """Return the log of the factor that multiplies the epochs: (particles, places)."""
         epochs = self.descent.log_epochs(
             self.values, self.log_batch, self.lags, coordinate - self.ceiling
         )
@@ -137,17 +137,17 @@ class DescentResponse(BoundedResponse):
 
 @dataclass(frozen=True, kw_only=True)
 class DescentMomentum(SettingLaw):
-    """The momentum of SGD, tuned together with the rate; its coordinate is -log(1 - m)."""
+    """The law of SGD's momentum, tuned together with the learning rate; its coordinate is -log(1 - m)."""
 
     descent: DescentLaw
 
     def parameters(self, *, response: bool) -> list[LawParameter]:
-        """Return no parameters: the momentum shares those of the rate."""
+        """Return no parameters, because the momentum shares those of the learning rate."""
         assert response, "the law of descent needs single trials"
         return []
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
-        """Return the best coordinate at each batch: (particles, batches)."""
+        """Return the best coordinate at each batch size: (particles, batches)."""
         batches, at = np.unique(log_batch, return_inverse=True)
         return self.descent.best_lags(values, batches)[:, at]
 
@@ -157,7 +157,7 @@ class DescentMomentum(SettingLaw):
         log_batch: Array,
         momentum: Array | None = None,  # noqa: ARG002
     ) -> DescentMomentumResponse:
-        """Return the cost of a momentum other than the best one at each batch, with the best rate for either."""
+        """Return the cost of deviating from the best momentum at each batch size, each momentum with its best rate."""
         best = self.best(values, log_batch)
         return DescentMomentumResponse(
             best,
@@ -172,7 +172,7 @@ class DescentMomentum(SettingLaw):
 
 @dataclass(frozen=True)
 class DescentMomentumResponse(SettingResponse):
-    """The cost of a momentum: ``log_batch`` is (places,), ``least`` the log ratio to E_min at the best momentum."""
+    """The cost of a momentum; ``log_batch`` is (places,), ``least`` the log ratio to E_min at the best momentum."""
 
     descent: DescentLaw
     values: Values
@@ -180,7 +180,7 @@ class DescentMomentumResponse(SettingResponse):
     least: Array
 
     def at(self, index: Index) -> DescentMomentumResponse:
-        """Return the response at the places that ``index`` selects; it may select one more than once."""
+        """Return the response at the places selected by ``index``, in which a place may occur more than once."""
         return DescentMomentumResponse(
             self.best[:, index],
             self.curvature,
@@ -192,7 +192,7 @@ class DescentMomentumResponse(SettingResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Return the logarithm of the factor on the epochs: (particles, places)."""
+        """Return the log of the factor that multiplies the epochs: (particles, places)."""
         return (
             self.descent.log_growth(self.values, self.log_batch, np.maximum(coordinate, 0.0))
             - self.least

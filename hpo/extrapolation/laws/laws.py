@@ -1,4 +1,4 @@
-"""How epochs and the best learning rate move with the batch: formulas only, each with its source.
+"""How the epochs and the best learning rate change with the batch size: formulas only, each with its source.
 
 Every argument may be an array. Batch sizes are global batch sizes in samples; epochs are samples processed divided by
 the size of the data set. The unknowns are inferred in :mod:`hpo.extrapolation.inference`; rules of thumb are in
@@ -33,7 +33,7 @@ def log_growth(
 def log_small_batch_excess(log_batch: Number, log_low: Number, power: Number = 1.0) -> Array:
     """Return the logarithm of (1 + B_low / B)^q: the excess epochs of small batches under Adam with a fixed beta2.
 
-    It vanishes far above B_low; far below it the epochs grow as B^-q (with q = 1 every batch needs the same updates).
+    The excess vanishes far above B_low. Far below, the epochs grow as B^-q (q = 1: every batch needs the same updates).
     """
     return np.asarray(power * np.logaddexp(0.0, np.asarray(log_low) - log_batch))
 
@@ -41,9 +41,9 @@ def log_small_batch_excess(log_batch: Number, log_low: Number, power: Number = 1
 def log_critical_by_momentum(momentum: Number, best_momentum: Number) -> Array:
     """Return log(B_crit(m) / B_crit(m*)) = -log(cosh(log((1 - m) / (1 - m*)))), for momentum tuned with the rate.
 
-    The fewest updates are about a (1 - m) + b / (1 - m): the terms come from the limit on the rate and from the
-    response time of momentum. The first one is known for heavy-ball momentum on a quadratic (Polyak 1964; Zhang et al.
-    2019, arXiv:1907.04164).
+    The minimum number of updates is about a (1 - m) + b / (1 - m): the terms come from the limit on the rate and from
+    the response time of momentum. The first term is known for heavy-ball momentum on a quadratic (Polyak 1964; Zhang et
+    al. 2019, arXiv:1907.04164).
     """
     miss = np.log1p(-np.asarray(momentum)) - np.log1p(-np.asarray(best_momentum))
     return np.asarray(np.log(2) - np.logaddexp(miss, -miss))

@@ -65,7 +65,7 @@ def make_descent_law(
 def make_warmup_law(
     evidence: Evidence, observations: Sequence[TrainingObservation]
 ) -> WarmupLaw | None:
-    """Return the law of the warmup if any trial had one, else None."""
+    """Return the law of the warmup if any trial had a warmup, else None."""
     epochs = setting_values(WARMUP, [item.settings for item in observations])
     if not (epochs > 0).any():
         return None
@@ -79,7 +79,7 @@ def make_warmup_law(
 
 
 def make_scales(evidence: Evidence) -> Scales:
-    """Return the directions besides the batch in which the evidence scales."""
+    """Return the directions, besides the batch size, in which the evidence scales."""
     away = Scales(evidence.full_scale).away(evidence.settings)
     reach = np.maximum(-away.max(axis=0), 0.0)
     return Scales(evidence.full_scale, reach, evidence.question is not None, evidence.carried)
@@ -93,7 +93,7 @@ def make_laws(
 ) -> list[SettingLaw]:
     """Return one law for each tuned setting that has a value in the evidence.
 
-    ``descent`` is the law of descent of its trials, if any; ``adam`` holds the priors of Adam's law if all used Adam.
+    ``descent`` is the trials' law of descent, if any; ``adam`` holds the priors of Adam's law if all trials used Adam.
     """
     log_anchor = float(np.log(evidence.batches[-1]))
     scales = make_scales(evidence)
@@ -150,7 +150,7 @@ def _descends(optimizer: object) -> bool:
 
 
 def _exponent(evidence: Evidence) -> NormalPrior:
-    """Return the prior on the rate's exponent, that of the optimizer if a single one trained everything."""
+    """Return the prior on the rate's exponent, which is the optimizer's own if all trials used the same optimizer."""
     optimizers = {str(settings.get("optimizer")) for settings in evidence.settings}
     described = described_optimizer(optimizers.pop()) if len(optimizers) == 1 else None
     if described is None or described.rate_exponent is None:

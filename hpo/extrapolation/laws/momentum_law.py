@@ -1,11 +1,12 @@
-"""Momentum tuned together with the learning rate: it moves the critical batch and does not matter far below it.
+"""Momentum tuned together with the learning rate: it shifts the critical batch size and has no effect far below.
 
     B_crit(m) = B_crit / cosh(log((1 - m) / (1 - m*)))
 
 At small batches every momentum is equally good with its best learning rate (Shallue et al. 2018, arXiv:1811.03600,
-section 4; Zhang et al. 2019, arXiv:1907.04164): only lr / (1 - m) matters. At large batches the fewest updates are a
-sum of two terms: the limit on the rate requires about (1 - m) times the updates of plain SGD, and momentum takes
-1 / (1 - m) updates to respond. The sum is smallest at m*, and grows on both sides as the hyperbolic cosine.
+section 4; Zhang et al. 2019, arXiv:1907.04164): only lr / (1 - m) matters. At large batches, the minimum number of
+updates is the sum of two terms: the limit on the rate requires about (1 - m) times the updates of plain SGD, and
+momentum takes 1 / (1 - m) updates to respond. The sum is smallest at m*, and grows on both sides as the hyperbolic
+cosine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.response import Index, SettingResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values
 
-# m* = 0.87, between 0.7 and 0.95, as in published large-batch trainings; a small ladder hardly constrains it
+# m* = 0.87, between 0.7 and 0.95, as in published large-batch recipes; a small ladder hardly constrains it
 BEST = NormalPrior(2.0, 0.5)
 
 
@@ -29,13 +30,13 @@ class MomentumLaw(SettingLaw):
     """The law of momentum; its coordinate is -log(1 - m)."""
 
     def parameters(self, *, response: bool) -> list[LawParameter]:
-        """Return the best coordinate at large batches; without ``response``, the parameters of any other setting."""
+        """Return the best coordinate at large batches, or, without ``response``, any setting's parameters."""
         if not response:
             return super().parameters(response=False)
         return [LawParameter(f"{MOMENTUM}.anchor", BEST.mean, BEST.sd)]
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Return the best coordinate at each batch, the same for all: (particles, batches)."""
+        """Return the best coordinate, which is the same at every batch size: (particles, batches)."""
         if f"{MOMENTUM}.growth" in values:
             return super().best(values, log_batch, momentum)
         return np.repeat(values[f"{MOMENTUM}.anchor"][:, None], np.shape(log_batch)[-1], axis=1)
@@ -46,7 +47,7 @@ class MomentumLaw(SettingLaw):
         log_batch: Array,
         momentum: Array | None = None,  # noqa: ARG002
     ) -> SettingResponse:
-        """Return the cost of a momentum other than the best one at each batch."""
+        """Return the cost of deviating from the best momentum at each batch size."""
         away = np.atleast_2d(log_batch) - values["log_critical"][:, None]
         return MomentumResponse(
             self.best(values, log_batch),
@@ -60,14 +61,14 @@ class MomentumLaw(SettingLaw):
 
 @dataclass(frozen=True)
 class MomentumResponse(SettingResponse):
-    """The cost of a momentum: ``away`` is the log ratio of batch to critical batch, for growth as in ``log_growth``."""
+    """The cost of a momentum; ``away`` is the log ratio of the batch size to the critical one, as in ``log_growth``."""
 
     away: Array
     sharpness: Array
     exponent: Array
 
     def at(self, index: Index) -> MomentumResponse:
-        """Return the response at the places that ``index`` selects; it may select one more than once."""
+        """Return the response at the places selected by ``index``, in which a place may occur more than once."""
         return MomentumResponse(
             self.best[:, index],
             self.curvature,
@@ -78,7 +79,7 @@ class MomentumResponse(SettingResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Return the logarithm of the factor on the epochs: (particles, places)."""
+        """Return the log of the factor that multiplies the epochs: (particles, places)."""
         best, momentum = -np.expm1(-self.best), -np.expm1(-coordinate)
         shift = log_critical_by_momentum(momentum, best)
         return log_growth(self.away - shift, 0.0, self.sharpness, self.exponent) - log_growth(

@@ -1,4 +1,4 @@
-"""The unknowns of the model: named, each with a normal prior, sampled in whitened coordinates."""
+"""The unknowns of the model: each has a name and a normal prior, and is sampled in whitened coordinates."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ParticleLayout:
         return sum(parameter.size for parameter in self.parameters)
 
     def index(self, name: str) -> int:
-        """Return the (first) coordinate of a parameter in a particle."""
+        """Return the index of a parameter's (first) coordinate in a particle."""
         names = [parameter.name for parameter in self.parameters]
         return sum(parameter.size for parameter in self.parameters[: names.index(name)])
 
     def values(self, particles: Array) -> Mapping[str, Array]:
-        """Return parameters by name from ``particles`` (count, dimension): shape (count,), or (count, size)."""
+        """Return the parameters of ``particles`` (count, dimension) by name, each (count,) or (count, size)."""
         found: dict[str, Array] = {}
         start = 0
         for parameter in self.parameters:

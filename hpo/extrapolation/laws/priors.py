@@ -1,8 +1,8 @@
 """The priors: a few numbers, learned from published reference points.
 
-Every prior is normal in the coordinate that its name gives. ``log_critical_over_first`` is the logarithm of
-the critical batch over the smallest rung of the ladder: people start their ladders where scaling is
-perfect, and how far below the critical batch they start carries over from one workload to the next.
+Every prior is normal in the coordinate given by its name. ``log_critical_over_first`` is the log ratio of
+the critical batch size to the smallest rung of the ladder: people start their ladders where scaling is
+perfect, and the distance of that start from the critical batch size is similar across workloads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class NormalPrior:
-    """A normal belief: mean and standard deviation."""
+    """A normal prior: its mean and standard deviation."""
 
     mean: float
     sd: float
@@ -20,12 +20,12 @@ class NormalPrior:
 
 @dataclass(frozen=True)
 class AdamPriors:
-    """Beliefs about the law of Adam and AdamW (``adam_law``); natural logarithms except exponent, fall and follow.
+    """Priors for the law of Adam and AdamW (``adam_law``), in natural logarithms except for exponent, fall and follow.
 
     The defaults are what ``python -m benchmarks.adamw_grids dense.csv --learn`` learns from eight published grids of
     learning rate by batch size for AdamW on dense language models (run tables of step-law/steplaw, arXiv:2503.04715).
-    As all grids are of one kind of workload, the prior on the distance of N from the batch with the fewest epochs is
-    wider (1.5) than they suggest (0.44): on images (digits) the rate grows further.
+    As all grids come from one kind of workload, the prior on the distance of N from the batch size with the fewest
+    epochs is wider (1.5) than the grids suggest (0.44): on images (digits), the best rate keeps growing for longer.
     """
 
     growth_log_sharpness: NormalPrior = NormalPrior(0.22, 0.20)
@@ -46,7 +46,7 @@ class AdamPriors:
 
 @dataclass(frozen=True)
 class LawPriors:
-    """Beliefs about the law of the epochs and the scatter around it; natural logarithms.
+    """Priors for the law of the epochs and for the scatter around it, in natural logarithms.
 
     The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from published reference points.
     """

@@ -1,13 +1,13 @@
-"""How the best learning rate and the stability limit move with the batch and the momentum.
+"""How the best learning rate and the stability limit change with the batch size and the momentum.
 
     best(B) = lr_max / (1 + (N / B)^s)^(a/s)          stable below  limit(B) = lr_max^(1-k) best(B)^k e^margin
 
-The best rate is a power a of B far below the noise scale N, then flat; s = 1 is the published form (McCandlish et al.
-2018, arXiv:1812.06162, equation 2.6). The stability limit is a property of the curvature: with k = 0 it is the same at
-every batch, as on a quadratic, so that every trial at any rung, diverged or not, is evidence of lr_max; with k = 1 it
-follows the best rate.
-If trials differ in momentum, N ~ 1 / (1 - m) and lr_max ~ 1 + m: at small batches lr / (1 - m) matters (Smith and Le
-2017, arXiv:1710.06451), at large ones the heavy-ball limit lr h < 2 (1 + m) (Polyak 1964).
+The best rate grows as B to the power a far below the noise scale N, and is flat far above it; s = 1 is the published
+form (McCandlish et al. 2018, arXiv:1812.06162, equation 2.6). The stability limit is a property of the curvature: with
+k = 0 it is the same at every batch size, as on a quadratic, so that every trial at any rung, diverged or not, is
+evidence about lr_max; with k = 1 it follows the best rate.
+If trials differ in momentum, N ~ 1 / (1 - m) and lr_max ~ 1 + m: at small batches, lr / (1 - m) matters (Smith and Le
+2017, arXiv:1710.06451), and at large ones, the heavy-ball limit lr h < 2 (1 + m) (Polyak 1964).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hpo.extrapolation.laws.setting_laws import (
     setting_values,
 )
 
-# a, if nothing is published for the optimizer: between the square-root and the linear rule
+# prior on a if none is published for the optimizer: between the square-root and the linear scaling rule
 EXPONENT = NormalPrior(0.75, 0.2)
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
 NOISE_OVER_CRITICAL = NormalPrior(0.0, 1.5)
-# Adam's rate stops growing at a smaller batch than the one where its epochs start to grow, by an unknown factor: on two
-# language models (arXiv:2410.21676) one rate is best from 64 to 16,384 sequences, while the critical batch of the
-# epochs is in the thousands
+# Adam's best rate stops growing at a smaller batch size than the one at which the epochs start to grow, by an unknown
+# factor: on two language models (arXiv:2410.21676) one rate is best from 64 to 16,384 sequences, while the critical
+# batch size is in the thousands
 NOISE_OVER_CRITICAL_OF_ADAM = NormalPrior(-2.0, 3.0)
 RESPONSE = {
     "log_sharpness": NormalPrior(
@@ -46,7 +46,7 @@ RESPONSE = {
     "log_wall": NormalPrior(float(np.log(1.0)), 0.5),
     "log_margin": NormalPrior(
         float(np.log(0.8)), 0.6
-    ),  # trainings are lost at two to three times lr_max
+    ),  # runs are lost at two to three times lr_max
     "follow": NormalPrior(0.0, 1.5),  # logit of k
     "log_divergence_width": NormalPrior(float(np.log(0.04)), 0.6),
 }
@@ -61,7 +61,7 @@ class RateLaw(SettingLaw):
     noise_over_critical: NormalPrior = NOISE_OVER_CRITICAL
 
     def parameters(self, *, response: bool) -> list[LawParameter]:
-        """Return the unknowns of this law; with ``response``, also those of the rate's cost and stability limit."""
+        """Return the unknowns of this law; ``response`` adds those of the rate's cost and stability limit."""
         found = [
             LawParameter("learning_rate.anchor", self.centre, self.spread),
             _parameter("learning_rate.exponent", self.exponent),
@@ -79,7 +79,7 @@ class RateLaw(SettingLaw):
         return np.asarray(values["log_critical"] + values["learning_rate.log_noise_over_critical"])
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Return the logarithm of the best rate at each batch (and momentum): (particles, batches)."""
+        """Return the log of the best rate at each batch size (and momentum): (particles, batches)."""
         return self.ceiling(values, momentum) - self._damping(
             values, np.asarray(log_batch), momentum
         )
@@ -95,11 +95,11 @@ class RateLaw(SettingLaw):
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> BoundedResponse:
-        """Return the cost of a rate other than the best one at each batch (and momentum).
+        """Return the cost of deviating from the best rate at each batch size (and momentum).
 
-        Where noise limits the best rate, the response is round. The more the ceiling limits it, the straighter is the
-        slope below and the steeper the wall above, in proportion to (1 - k), the part of the stability limit that the
-        curvature sets. On noisy quadratics both shrink as 1 - (best / lr_max)^2.
+        Where noise limits the best rate, the response is rounded. The more the ceiling limits it, the straighter the
+        slope below it and the steeper the wall above it, in proportion to (1 - k), the part of the stability limit that
+        is set by the curvature. On noisy quadratics, both sides shrink as 1 - (best / lr_max)^2.
         """
         below, above, wall, width = (
             np.exp(values[f"learning_rate.{name}"])[:, None]

@@ -1,7 +1,7 @@
-"""The cost of settings other than the best: a factor on the epochs, and for the learning rate the risk of divergence.
+"""The cost of suboptimal settings: a factor on the epochs, and, for the learning rate, the risk of divergence.
 
-Shapes: the arrays of a response are (particles, places), a place being a batch (and a momentum), or (particles, 1)
-if all places agree; coordinates are (places,) or (particles, places).
+The arrays of a response have shape (particles, places), where a place is a batch size (and a momentum), or (particles,
+1) if all places agree; coordinates have shape (places,) or (particles, places).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
 
 LOST_BY_CHANCE = 0.005
-MOST = 50.0  # log epochs: the largest cost
+MOST = 50.0  # the largest cost, in log epochs
 
 
 @dataclass(frozen=True)
 class SettingResponse:
     """The response of any setting: quadratic near the best value, in units of the spread, and flatter far from it.
 
-    The law of such a setting is too vague to penalize distant values fully.
+    The law of such a setting is too uncertain to penalize distant values fully.
     """
 
     best: Array
@@ -31,34 +31,34 @@ class SettingResponse:
     unit: float
 
     def at(self, index: Index) -> SettingResponse:
-        """Return the response at the places that ``index`` selects; it may select one more than once."""
+        """Return the response at the places selected by ``index``, in which a place may occur more than once."""
         return SettingResponse(self.best[:, index], self.curvature, self.unit)
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Return the logarithm of the factor on the epochs: (particles, places).
 
-        ``lowered`` is how much a short warmup lowers the log of the learning rate that a training tolerates.
+        ``lowered`` is how much a short warmup lowers the log of the learning rate that a run tolerates.
         """
         miss = (coordinate - self.best) / self.unit
         return np.asarray(self.curvature * 4 * np.log1p(miss**2 / 4))
 
     def risk(self, coordinate: Array, lowered: Array | None = None) -> Array | None:  # noqa: ARG002
-        """Return the probability that a run is lost, (particles, places); None if this setting cannot cause that."""
+        """Return the probability (particles, places) that a run is lost; None if this setting cannot cause it."""
         return None
 
 
 @dataclass(frozen=True)
 class BoundedResponse(SettingResponse):
-    """The response of a learning rate: beyond ``limit`` (particles, places) trainings diverge.
+    """The response of a learning rate: beyond ``limit`` (particles, places), runs diverge.
 
-    A small ``width`` is a sharp limit.
+    A small ``width`` means a sharp limit.
     """
 
     limit: Array
     width: Array
 
     def risk(self, coordinate: Array, lowered: Array | None = None) -> Array:
-        """Return the probability that a training is lost: (particles, places)."""
+        """Return the probability that a run is lost: (particles, places)."""
         limit = self.limit if lowered is None else self.limit - lowered
         steep = 1 / (1 + np.exp(np.clip((limit - coordinate) / self.width, -50, 50)))
         return np.asarray(LOST_BY_CHANCE + (1 - 2 * LOST_BY_CHANCE) * steep)
@@ -66,13 +66,13 @@ class BoundedResponse(SettingResponse):
 
 @dataclass(frozen=True)
 class RateResponse(BoundedResponse):
-    """The response of a learning rate.
+    """The response of a learning rate with a wall above the best value.
 
-    Below the best rate, progress is proportional to the rate, so the cost tends to |deviation|. Above it the cost is
-    quadratic at first, followed by a wall where noise keeps the training from its target; beyond ``limit`` the training
-    diverges. Arrays are as in :class:`SettingResponse`. ``below`` is how far below the best rate the response is round
-    before it becomes a straight line; ``wall`` and ``width`` (of the divergence) are also distances in log rate. Both
-    sides shrink by ``room`` where a ceiling, not noise, limits the best rate.
+    Below the best rate, progress is proportional to the rate, so the cost tends to |deviation|. Above it, the cost is
+    quadratic at first, followed by a wall where noise keeps the run from its target; beyond ``limit``, the run
+    diverges. Arrays are as in :class:`SettingResponse`. ``below`` is the distance below the best rate over which the
+    response is rounded before it becomes a straight line; ``wall`` and ``width`` (of the divergence) are also distances
+    in log rate. Both sides shrink by ``room`` where a ceiling, not noise, limits the best rate.
     """
 
     below: Array
@@ -81,7 +81,7 @@ class RateResponse(BoundedResponse):
     room: Array
 
     def at(self, index: Index) -> RateResponse:
-        """Return the response at the places that ``index`` selects; it may select one more than once."""
+        """Return the response at the places selected by ``index``, in which a place may occur more than once."""
         return RateResponse(
             self.best[:, index],
             self.curvature,

@@ -1,6 +1,7 @@
-"""How the size of the model and the length of the training change the predictions of the batch laws.
+"""How model size and training length change the predictions of the batch-size laws.
 
-Everything is relative to the full scale: ``away`` is log(value / value at full scale), 0 there and negative below it.
+Everything is relative to the full scale: ``away`` is log(value / value at full scale), 0 at full scale and negative
+below.
 
     the batch          B counts as B exp(-sum c_d away_d): the critical batch grows as the power c_d of the scale
     the best settings  log best += sum k_d away_d
@@ -8,17 +9,17 @@ Everything is relative to the full scale: ``away`` is log(value / value at full 
     the best metric    log S    += log(f + sum s_d exp(-b_d u_d))             with f + sum s_d = 1
                        u_d = away_d, but with steps that grow as exp(k_d (away_d - away_d of the largest seen))
 
-The critical batch grows about as the square root of the number of samples and hardly depends on the model size (Zhang
-et al. 2024, arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best learning
-rate falls with the model size, by a power of the number of parameters from 0.5 (one over the width, Yang et al. 2022,
-arXiv:2203.03466) to 0.71 (Step Law, arXiv:2503.04715); in the maximal update parametrization it stays constant. With
-longer trainings at one batch it falls too (Bjorck et al. 2024, arXiv:2409.19913), mostly because the critical batch
-grows. The shortfall of a training is a sum of powers of model size and samples plus an irreducible floor (Hoffmann et
-al. 2022, arXiv:2203.15556, equation 2). No power law holds forever: the exponent falls near a floor, and is larger for
-trainings so short that they have only begun to learn (Alabdulmohsin et al. 2022, arXiv:2209.06640; Caballero et al.
-2022, arXiv:2210.14891). So the exponent drifts with the scale, in either direction, and the forecast widens with the
-distance from the evidence. All of these are priors with a width: the exponents are unknowns of the fit, and a published
-law is one point of the prior.
+The critical batch size grows roughly as the square root of the number of samples and hardly depends on the model size
+(Zhang et al. 2024, arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best
+learning rate falls with the model size, by a power of the number of parameters from 0.5 (one over the width, Yang et
+al. 2022, arXiv:2203.03466) to 0.71 (Step Law, arXiv:2503.04715); in the maximal update parametrization it stays
+constant. With longer training at a fixed batch size, it falls too (Bjorck et al. 2024, arXiv:2409.19913), mostly
+because the critical batch size grows. The shortfall of a run is a sum of powers of model size and samples plus an
+irreducible floor (Hoffmann et al. 2022, arXiv:2203.15556, equation 2). No power law holds forever: the exponent falls
+near a floor, and is larger for runs so short that they have only begun to learn (Alabdulmohsin et al. 2022,
+arXiv:2209.06640; Caballero et al. 2022, arXiv:2210.14891). So the exponent drifts with the scale, in either direction,
+and the forecast widens with the distance from the evidence. All of these are priors with a width: the exponents are
+unknowns of the fit, and a published law is one point of the prior.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ WIDTH = "width"
 PARAMETERS_BY_WIDTH = 2.0
 """Parameters, and the cost of a sample, grow as the square of the width."""
 
-# each a power of the parameters or of the samples
+# each is an exponent of the number of parameters or samples
 CRITICAL = {"model": NormalPrior(0.05, 0.15), "length": NormalPrior(0.45, 0.2)}
 BEST_RATE = {"model": NormalPrior(-0.4, 0.3), "length": NormalPrior(-0.05, 0.2)}
 BEST_RATE_OF_MUP = NormalPrior(0.0, 0.1)
@@ -55,7 +56,7 @@ SHARE = NormalPrior(float(np.log(0.3)), 1.0)  # log (s_d / f)
 POWER = NormalPrior(float(np.log(0.3)), 0.5)  # log b_d
 # k_d: the change of the log of the exponent per factor of e in the parameters or the samples, beyond what the floor of
 # the loss explains. Over the samples it is -0.36 in 20 published series of language models, of which the floor explains
-# -0.24; in byte-level trainings of at most 256 updates it is +0.5. It was not measured over model sizes, and is
+# -0.24; in byte-level training runs of at most 256 updates it is +0.5. It was not measured over model sizes, and is
 # assumed to be half as large there
 DRIFT = {"model": NormalPrior(0.0, 0.25), "length": NormalPrior(0.0, 0.5)}
 MOST_DRIFT = 5.0  # largest change of the logarithm of the exponent
@@ -63,7 +64,7 @@ MOST_DRIFT = 5.0  # largest change of the logarithm of the exponent
 
 @dataclass(frozen=True)
 class Scales:
-    """The directions besides the batch in which a study scales, and their values at ``full_scale``.
+    """The directions, besides the batch size, in which a study scales, and their values at ``full_scale``.
 
     ``reach`` (directions,) is how far the largest value seen lies below the full scale, 0 if the full scale was seen.
     ``fixed_budget`` says that the question is about a metric, not the epochs; ``carried`` lists the directions over
@@ -99,7 +100,7 @@ class Scales:
         return np.stack(columns, axis=1) if columns else np.zeros((len(settings), 0))
 
     def growth(self) -> dict[str, float]:
-        """Return the ratio of the full scale to the largest seen, in parameters or samples, by direction."""
+        """Return the ratio of the full scale to the largest scale seen, in parameters or samples, by direction."""
         return {
             name: float(np.exp(unit * far))
             for name, unit, far in zip(self.names, self._units, self.reach, strict=True)
@@ -111,7 +112,7 @@ class Scales:
         return np.asarray(away[:, lengths].sum(axis=1))
 
     def parameters(self, settings: Sequence[str], away: Array) -> list[LawParameter]:
-        """Return the unknowns, for ``settings`` with laws; ``away`` (seen, directions) is where there is evidence."""
+        """Return the unknowns for ``settings`` that have laws; ``away`` (seen, directions) locates the evidence."""
         found = []
         for index, name in enumerate(self.names):
             kind, unit = _kind(name), _unit(name)
@@ -141,9 +142,9 @@ class Scales:
         return self._sum(values, setting, away)
 
     def level(self, values: Values, away: Array) -> Array:
-        """Return what the scale adds to the log epochs, or to the log shortfall of a training: (particles, places).
+        """Return what the scale adds to the log epochs, or to the log shortfall of a run: (particles, places).
 
-        It is relative to the largest values seen, where the evidence is strongest.
+        The result is relative to the largest values seen, where the evidence is strongest.
         """
         return self._level(values, away) - self._level(values, -self.reach[None, :])
 
@@ -163,12 +164,12 @@ class Scales:
         return np.asarray(np.log(np.maximum(total, 1e-12)))
 
     def moves(self, setting: str) -> NormalPrior:
-        """Return the belief about how far a setting's best coordinate moves from the largest seen to the full scale."""
+        """Return the prior on the shift of a setting's best coordinate from the largest scale seen to full scale."""
         beliefs = [self._best(setting, name) for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
     def critical_moves(self) -> NormalPrior:
-        """Return the belief about how far the log critical batch moves from the largest seen to the full scale."""
+        """Return the prior on the shift of the log critical batch size from the largest scale seen to full scale."""
         beliefs = [CRITICAL[_kind(name)] for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
@@ -192,7 +193,7 @@ class Scales:
 
 
 def drifted(beyond: Array, drift: Array) -> Array:
-    """Return the distance ``beyond`` the largest seen, in steps that grow as exp(drift * beyond) from 1 at 0."""
+    """Return the distance ``beyond`` the largest scale seen, in steps that grow as exp(drift * beyond) from 1 at 0."""
     grown = np.clip(drift * beyond, -MOST_DRIFT, MOST_DRIFT)
     return np.asarray(
         beyond

@@ -1,8 +1,9 @@
-"""How the best value of each tuned setting moves with the batch, and the cost of other values.
+"""How the best value of each tuned setting changes with the batch size, and the cost of other values.
 
 A law works in a coordinate of its setting: the logarithm for a setting on a log scale, -log(1 - m) for momentum (the
-logarithm of the number of gradients that it averages over), the value itself for others. This module has the law of
-every setting but the learning rate (``rate_law``): a power law in the batch. For warmup in epochs, p = 1 is LEGW.
+logarithm of the number of gradients that it averages over), and the value itself for other settings. This module has
+the law of every setting except the learning rate (``rate_law``): a power law in the batch size. For warmup in epochs, p
+= 1 is LEGW.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ Values: TypeAlias = Mapping[str, Array]
 
 RATE, MOMENTUM = "learning_rate", "momentum"
 MOST_MOMENTUM = 1 - 1e-4
-MOST_LOG = 700.0  # the logarithm of the largest value that a setting on a logarithmic scale is forecast to have
-# p in value ~ B^p: for the warmup it is 1 in LEGW and 0 in Goyal et al.; in published recipes other settings hardly
-# move
+MOST_LOG = 700.0  # the log of the largest value that may be forecast for a setting on a log scale
+# p in value ~ B^p: for the warmup it is 1 in LEGW and 0 in Goyal et al.; in published recipes, other settings hardly
+# change
 GROWTH = {"warmup_epochs": NormalPrior(0.5, 0.4)}
 GROWTH_ELSE = NormalPrior(0.0, 0.2)
 
@@ -78,7 +79,7 @@ class SettingLaw:
         return np.asarray(np.clip(values, legal.low, high))
 
     def parameters(self, *, response: bool) -> list[LawParameter]:
-        """Return the unknowns of this law; with ``response`` also those of the cost of other values."""
+        """Return the unknowns of this law; ``response`` adds those of the cost of other values."""
         growth = GROWTH.get(self.name, GROWTH_ELSE)
         found = [
             LawParameter(f"{self.name}.anchor", self.centre, self.spread),
@@ -102,10 +103,10 @@ class SettingLaw:
         return np.asarray(unit * np.exp(values[f"{self.name}.log_scatter"]))
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
-        """Return the best coordinate at each batch: (particles, batches).
+        """Return the best coordinate at each batch size: (particles, batches).
 
-        ``momentum`` (batches,) only affects the learning rate. ``log_batch`` is (batches,), or (particles, batches)
-        where it differs by particle.
+        ``momentum`` (batches,) only affects the learning rate. ``log_batch`` is (batches,), or (particles, batches) if
+        it differs by particle.
         """
         away = np.atleast_2d(log_batch) - self.log_anchor
         anchor = values[f"{self.name}.anchor"][:, None]
@@ -115,7 +116,7 @@ class SettingLaw:
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> SettingResponse:
-        """Return the cost of a value other than the best one at each batch."""
+        """Return the cost of deviating from the best value at each batch size."""
         unit = 1.0 if self.is_log else self.spread
         curvature = np.exp(values[f"{self.name}.log_curvature"])[:, None]
         return SettingResponse(self.best(values, log_batch, momentum), curvature, unit)

@@ -1,20 +1,20 @@
-"""What warmup does: it keeps the first updates below a rate at which they would diverge, and it costs time.
+"""The effects of warmup: it keeps the first updates below a rate at which they would diverge, and it costs time.
 
     lowered(U) = D / (1 + U / U_0)                                            U = w N / B updates of warmup
     E = E_full + w k / (k + 1)          where the target is reached after the warmup of w epochs,
     E = ((k + 1) E_full w^k)^(1 / (k + 1))                                    where it is reached within it
 
 A network starts in a region of high curvature, where it tolerates a lower learning rate; updates at a low rate move it
-to flatter regions (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 2024, arXiv:2406.09405). The logarithm
-of the rate that a training tolerates is D lower without a warmup, and D / 2 lower with one of U_0 updates. Updates
-matter, not epochs, so a warmup with a fixed number of epochs has less effect at a larger batch.
+to flatter regions (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 2024, arXiv:2406.09405). The log of the
+rate that a run tolerates is lower by D without a warmup, and by D / 2 with a warmup of U_0 updates. Updates matter, not
+epochs, so a warmup with a fixed number of epochs has less effect at a larger batch.
 
-The highest rate that a training tolerates and the rate above which it needs more epochs are two limits; a short warmup
-lowers the second one by the share h (0 to 1) of the reduction of the first.
+The highest rate that a run tolerates and the rate above which it needs more epochs are two different limits. A short
+warmup lowers the second limit by a share h (0 to 1) of the reduction of the first.
 
-During a linear warmup, progress is proportional to (rate / peak rate)^k: with k = 1, progress proportional to the rate,
-a warmup costs half its length; with k = 0, where noise limits the rate, it costs nothing. E_full is the number of
-epochs that the same settings need at the full rate from the first update on.
+During a linear warmup, progress is proportional to (rate / peak rate)^k: with k = 1, progress is proportional to the
+rate and a warmup costs half its length; with k = 0, where noise limits the rate, it costs nothing. E_full is the number
+of epochs that the same settings need at the full rate from the first update on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values: TypeAlias = Mapping[str, Array]
 WARMUP = "warmup_epochs"
 HARDNESS = NormalPrior(
     float(np.log(1.0)), 0.7
-)  # log D: with normalization nearly 0, without it a factor of 3 or more
+)  # log D: nearly no effect with normalization, a factor of 3 or more without it
 UPDATES = NormalPrior(float(np.log(30.0)), 0.7)  # log U_0
 UPDATES_UNTOLD = 3.0  # sd of log U_0 if the number of updates per epoch is unknown
 DELAY = NormalPrior(float(np.log(0.5)), 0.5)  # log k
@@ -73,7 +73,7 @@ class WarmupLaw:
         ]
 
     def updates_per_epoch(self, log_batch: Array | float) -> Array:
-        """Return the updates per epoch at each batch; if the samples per epoch are unknown, 100 at the largest rung."""
+        """Return the updates per epoch at each batch; if samples per epoch are unknown, 100 at the largest rung."""
         log_samples = (
             np.log(self.samples_per_epoch)
             if self.samples_per_epoch
@@ -82,7 +82,7 @@ class WarmupLaw:
         return np.asarray(np.exp(log_samples - np.asarray(log_batch)))
 
     def shortest(self, log_batch: float) -> float:
-        """Return the shortest warmup at a batch, one update, in epochs."""
+        """Return the shortest warmup at a batch size, which is one update, in epochs."""
         return 1 / float(self.updates_per_epoch(log_batch))
 
     def warmups(self, epochs: Array, log_batch: Array | float) -> WarmupValues:
@@ -93,17 +93,17 @@ class WarmupLaw:
     def lowered(self, values: Values, warmups: WarmupValues) -> Array:
         """Return how much lower the log of the tolerated rate is than with a long warmup: (particles, places).
 
-        It is D without a warmup, and smaller the longer the warmup.
+        The difference is D without a warmup, and it shrinks as the warmup gets longer.
         """
         share = warmups.updates[None, :] / np.exp(values["warmup.log_updates"])[:, None]
         return np.asarray(np.exp(values["warmup.log_hardness"])[:, None] / (1 + share))
 
     def slowed(self, values: Values, lowered: Array) -> Array:
-        """Return how much a warmup lowers the log of the rate at which trainings slow down: share h of ``lowered``."""
+        """Return how much a warmup lowers the log of the rate at which runs slow down: a share h of ``lowered``."""
         return np.asarray(lowered / (1 + np.exp(-values["warmup.slowed"]))[:, None])
 
     def log_delayed(self, values: Values, log_epochs: Array, warmups: WarmupValues) -> Array:
-        """Return the log epochs with the warmup, given those at the full rate throughout; both (particles, places)."""
+        """Return log epochs (particles, places) with the warmup, given those at the full rate throughout."""
         delay = np.exp(values["warmup.log_delay"])[:, None]
         log_warmup = np.log(np.maximum(warmups.epochs, 1e-9))[None, :]
         after = np.logaddexp(log_epochs, log_warmup + np.log(delay / (1 + delay)))

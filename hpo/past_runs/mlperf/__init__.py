@@ -1,5 +1,5 @@
-"""Published MLPerf results as outcomes: their logs, their settings in this project's terms, and their import.
+"""Imports published MLPerf results as outcomes: reads their logs and converts their settings.
 
-The logs are parsed here and not by the ``mlperf-logging`` package: its parser counts log lines instead of the file's
-lines, so its errors give no position in the file, and it depends on pandas.
+The logs are not parsed with the ``mlperf-logging`` package, because its parser counts log lines instead of the file's
+lines, so that its errors give no position in the file, and because it depends on pandas.
 """

@@ -1,4 +1,4 @@
-"""Folders of MLPerf results: ``SUBMITTER/results/SYSTEM[/strong|weak]/BENCHMARK/result_N.txt`` with
+"""Reads folders of MLPerf results: ``SUBMITTER/results/SYSTEM[/strong|weak]/BENCHMARK/result_N.txt`` with
 ``SUBMITTER/systems/SYSTEM.json`` beside them."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EARLIER_THRESHOLDS = {("training_v0.5", "resnet"): 0.749}
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """One training in a result folder: where it ran, with which settings, and its log."""
+    """One run in a result folder: where it ran, its settings and its log."""
 
     path: Path
     round: str
@@ -66,10 +66,9 @@ class SubmittedRun:
 
 
 def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedRun | EvidenceError]:
-    """Yield every result under a folder, by path; yield (not raise) an error for each that cannot be read.
+    """Yield every result under a folder, by path; yield (not raise) an error for each unreadable result.
 
-    Raises :class:`EvidenceError` if there is no result at all. Benchmarks without a workload in this project are left
-    out.
+    Raises :class:`EvidenceError` if there are no results. Benchmarks without a workload in this project are left out.
     """
     logs = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path] if path.is_file() else []
     if not logs:
@@ -119,7 +118,7 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    """Return a system's description; empty if there is none, as logs of newer rounds suffice without it."""
+    """Return a system's description; empty if there is none, because logs of newer rounds suffice without it."""
     if not path.is_file():
         return {}
     try:

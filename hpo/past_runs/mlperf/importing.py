@@ -1,8 +1,8 @@
 """Stores MLPerf results: a study for each round and benchmark, a plan and the throughput for each configuration that
-was run, and an outcome for each training.
+was run, and an outcome for each run.
 
-The plans are of kind ``imported``: nothing was predicted for them, so they do not count in the calibration; their
-outcomes are evidence for forecasts, and their throughputs for the time model.
+The plans are of kind ``imported``: nothing was predicted for them, so they do not count in the calibration. Their
+outcomes are evidence for forecasts, and their throughputs are evidence for the time model.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from storage.records import (
 from storage.store import Store
 
 BACKEND = "mlperf"
-_SEEDS = 2**63  # some submitters' seeds do not fit into a signed column
+_SEEDS = 2**63  # some submitters' seeds do not fit in a signed column
 
 
 @dataclass
 class MLPerfImport:
-    """The result of an import: outcomes by study, outcomes that were known already, and why files were left out."""
+    """The result of an import: new outcomes by study, outcomes that were already known, and why files were left out."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     known: int = 0
@@ -50,7 +50,7 @@ class MLPerfImport:
 
 
 def import_mlperf_results(store: Store, path: Path, round_name: str | None = None) -> MLPerfImport:
-    """Read a folder of MLPerf results into the storage; importing twice adds nothing.
+    """Read a folder of MLPerf results into the storage; importing the results again adds nothing.
 
     Raises :class:`EvidenceError` if the folder holds no readable result.
     """
@@ -76,7 +76,7 @@ def import_mlperf_results(store: Store, path: Path, round_name: str | None = Non
 
 
 def _study_name(result: SubmittedRun) -> str:
-    # the recipes change from round to round, and the open division's data and targets differ
+    # recipes change from round to round, and the open division has other data and targets
     parts = [
         "mlperf",
         result.round,
@@ -102,7 +102,7 @@ def _configurations(results: Sequence[SubmittedRun]) -> Mapping[object, list[Sub
 def _enter(
     store: Store, name: str, results: Sequence[SubmittedRun]
 ) -> tuple[Study, list[StoredPlan]]:
-    """Return the study of that name, with a rung for every batch size that it now has, and its earlier plans."""
+    """Return the study of that name, with a rung for each of its batch sizes, and its earlier plans."""
     try:
         study = store.study(name)
     except NotFound:
@@ -127,7 +127,7 @@ def _enter(
 
 
 def _spec(name: str, results: Sequence[SubmittedRun], plans: Sequence[StoredPlan]) -> StudySpec:
-    """Return a study for the results and plans: their batches are its ladder, their learning rates its range."""
+    """Return a study for the results and plans, with their batch sizes as ladder and learning rates as range."""
     first = results[0]
     every = {plan.global_batch_size for plan in plans} | {
         result.global_batch_size for result in results
@@ -160,7 +160,7 @@ def _spec(name: str, results: Sequence[SubmittedRun], plans: Sequence[StoredPlan
 def _keep(
     store: Store, study: Study, plans: Sequence[StoredPlan], results: Sequence[SubmittedRun]
 ) -> int:
-    """Store the new runs of one configuration; return how many."""
+    """Store the new runs of one configuration, and return their number."""
     first = results[0]
     plan_id = _plan(store, study, plans, first)
     known = {outcome.source for outcome in store.outcomes(plan_id)}

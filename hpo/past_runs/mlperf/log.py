@@ -1,4 +1,4 @@
-"""One training's MLPerf log: ``:::MLLOG {...}`` lines among other output of the training.
+"""Reads the MLPerf log of one training run: ``:::MLLOG {...}`` lines among other output of the run.
 
 MLCommons' ``mlperf_logging/mllog/constants.py`` and the training and HPC rules define the keys and their meaning.
 """
@@ -19,7 +19,7 @@ TOKEN = ":::MLLOG "
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of the log: ``seconds`` by the submitter's clock, a key, its value and its metadata."""
+    """One line of the log: a key with its value and metadata, and ``seconds`` by the submitter's clock."""
 
     key: str
     seconds: float
@@ -29,7 +29,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class MLPerfEvaluation:
-    """The metric after ``epochs``, with the ``step`` if the log has it, and the ``seconds`` since the run's start."""
+    """The metric after ``epochs``, with the ``seconds`` since the run's start and, if logged, the ``step``."""
 
     epochs: float
     step: int | None
@@ -39,7 +39,7 @@ class MLPerfEvaluation:
 
 @dataclass(frozen=True)
 class MLPerfLoggedRun:
-    """The content of one log. ``values`` has each key's last value; ``samples_per_second`` excludes evaluations."""
+    """The content of one log. ``values`` has the last value per key; ``samples_per_second`` excludes evaluations."""
 
     benchmark: str
     status: str
@@ -50,18 +50,18 @@ class MLPerfLoggedRun:
 
     @property
     def epochs(self) -> float:
-        """Epochs until the last evaluation; 0 without any."""
+        """Epochs until the last evaluation; 0 without evaluations."""
         return max((each.epochs for each in self.evaluations), default=0.0)
 
     def whole(self, *keys: str) -> int | None:
-        """Return the first of ``keys`` in the log, as an integer."""
+        """Return the value of the first of ``keys`` that the log has, as an integer."""
         return next(
             (int(self.values[key]) for key in keys if self.values.get(key) is not None), None
         )
 
 
 def read_log(path: Path) -> MLPerfLoggedRun:
-    """Return the run in a log file; raise :class:`EvidenceError` naming what is missing, or the malformed line."""
+    """Return the run in a log file; raise :class:`EvidenceError` that names a missing key or a malformed line."""
     events = list(_events(path))
     start, stop = _one(events, "run_start", path), _one(events, "run_stop", path, last=True)
     values = {event.key: event.value for event in events if event.value is not None}
@@ -114,7 +114,7 @@ def _one(events: list[LogLine], key: str, path: Path, *, last: bool = False) -> 
     found = [event for event in events if event.key == key]
     if not found:
         raise EvidenceError(
-            f"{path} holds no {key}: the training did not end, or it is not an MLPerf log"
+            f"{path} holds no {key}: the run did not end, or the file is not an MLPerf log"
         )
     return found[-1 if last else 0]
 
@@ -132,15 +132,15 @@ def _evaluation(event: LogLine, start: float) -> MLPerfEvaluation:
 def _throughput(events: list[LogLine], train_samples: float, start: float) -> float | None:
     """Return the training samples per second: the median over the intervals between two evaluations.
 
-    An interval goes from the end of one evaluation to the start of the next. The first often waits for data and is
-    left out if there are others. Throughputs in the logs are not used: if epochs are queued on the device, their ends
-    and rates are logged before they are computed (ResNet-50 on 512 H100 GPUs, round 3.0: 6.9 million images a second
-    by the log, but 2.1 million by the clock).
+    An interval lasts from the end of one evaluation to the start of the next. The first interval often includes waiting
+    for data, and is left out if there are others. Throughputs in the logs are not used: if epochs are queued on the
+    device, their ends and rates are logged before they are computed (ResNet-50 on 512 H100 GPUs, round 3.0: 6.9 million
+    images a second by the log, but 2.1 million by the clock).
     """
     rates, began, done = list[float](), start, 0.0
     for event in events:
         epoch = float(event.metadata.get("epoch_num", done))
-        # some logs lack the start of an evaluation: then the interval lasts until its result
+        # if a log lacks the start of an evaluation, the interval lasts until the result
         if event.key in ("eval_start", "eval_accuracy") and epoch > done and event.seconds > began:
             rates.append((epoch - done) * train_samples / (event.seconds - began))
             done = epoch

@@ -1,7 +1,7 @@
-"""An MLPerf log's hyperparameters as :class:`TrainingSettings`.
+"""Converts an MLPerf log's hyperparameters to :class:`TrainingSettings`.
 
-Settings that the logs omit (label smoothing, the trust coefficient) keep this project's defaults. Step counts
-in a log are converted to epochs of its own data set.
+Settings that the logs omit (label smoothing, the trust coefficient) keep this project's defaults. Step counts in a log
+are converted to epochs of the data set of the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZERS = {
 
 
 def settings_of_mlperf_run(run: MLPerfLoggedRun, *, workers: int) -> TrainingSettings:
-    """Return the settings of a logged training; raise :class:`EvidenceError` without optimizer, rate or batch size."""
+    """Return the settings of a logged run; raise :class:`EvidenceError` if optimizer, rate or batch size is missing."""
     name = str(_needed(run, "opt_name"))
     optimizer = OPTIMIZERS.get(name.lower().replace("_", ""))
     if optimizer is None:
@@ -51,7 +51,7 @@ def settings_of_mlperf_run(run: MLPerfLoggedRun, *, workers: int) -> TrainingSet
 
 
 def epochs_of(run: MLPerfLoggedRun, steps: float) -> float:
-    """Convert updates in an MLPerf log to epochs of its run's data set."""
+    """Convert updates in an MLPerf log to epochs of the run's data set."""
     return steps * float(_needed(run, "global_batch_size")) / float(_needed(run, "train_samples"))
 
 
@@ -62,7 +62,7 @@ def _needed(run: MLPerfLoggedRun, key: str) -> Any:
 
 
 def _hyperparameter(run: MLPerfLoggedRun, *names: str) -> Any:
-    """Return the first of ``names`` with a prefix that the rounds used: ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
+    """Return the first of ``names`` that is logged, with any of the prefixes ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
     own = str(run.values.get("opt_name", "")).lower()
     prefixes = ("lars_opt_", "lars_", "opt_") if "lars" in own else (f"{own}_opt_", "opt_")
     for name in names:
@@ -85,7 +85,7 @@ def _momenta(run: MLPerfLoggedRun, optimizer: str) -> dict[str, Any]:
 
 def _momentum_form(run: MLPerfLoggedRun, optimizer: str) -> str | None:
     # NVIDIA's code, also used by other submitters, logs its own name for LARS and multiplies the momentum by the ratio
-    # of the rate to the previous rate
+    # of the learning rate to the previous one
     own = {str(run.values.get(key, "")).lower() for key in ("opt_name", "s_optimizer")}
     return "corrected" if optimizer == "lars" and own & {"sgdwlars", "sgdwfastlars"} else None
 
@@ -101,7 +101,7 @@ def _warmup_epochs(run: MLPerfLoggedRun) -> float:
 def _decay(run: MLPerfLoggedRun) -> dict[str, Any]:
     kind = run.values.get("scheduler_type")
     if kind == "multistep":
-        # after a warmup the reference's MultiStepLRWarmup counts milestones from the update that follows it
+        # after a warmup, the reference's MultiStepLRWarmup counts milestones from the next update
         warmup = int(run.values.get("scheduler_lr_warmup_steps") or 0)
         milestones = [
             epochs_of(run, step + warmup + 1 if warmup else step)

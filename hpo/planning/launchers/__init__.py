@@ -1,4 +1,4 @@
-"""How a plan is started on a machine: one module per scheduler, which turns a plan into a readable script."""
+"""Launchers, which start a plan on a machine: one module per scheduler turns a plan into a readable script."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def scheduler_of_launcher(launcher: str, facts: Run | SlotFacts) -> Scheduler | 
         made = make(facts)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise PlanError(
-            f"the launcher {launcher!r} cannot be used: {rule} refuses: {error}"
+            f"the launcher {launcher!r} cannot be used: {rule} failed: {error}"
         ) from error
     if not isinstance(made, (Scheduler, str)):
         raise PlanError(

@@ -1,4 +1,4 @@
-"""Settings of Horovod and NCCL that follow from a plan, each with its reason."""
+"""Horovod and NCCL settings derived from a plan, each with its reason."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class EnvironmentVariable:
 def environment_variables(
     plan: Plan, backend: str, *, on_cores: bool
 ) -> tuple[EnvironmentVariable, ...]:
-    """Return the environment of the ranks, for the all-reduce and fusion with which the plan's time was computed.
+    """Return the environment of the ranks, with the all-reduce and fusion that the plan's time assumes.
 
     See Sergeev and Del Balso, arXiv:1802.05799, and Horovod's and NCCL's lists of environment variables.
     """
     options = time_options(plan)
     found = [
-        EnvironmentVariable("OMP_NUM_THREADS", "${OMP_NUM_THREADS:-1}", "CPU threads of one rank")
+        EnvironmentVariable("OMP_NUM_THREADS", "${OMP_NUM_THREADS:-1}", "CPU threads per rank")
     ]
     if backend == "horovod":
         found += _horovod(plan, options)
@@ -43,7 +43,7 @@ def environment_variables(
             EnvironmentVariable(
                 "TORCH_NCCL_ASYNC_ERROR_HANDLING",
                 "1",
-                "a rank whose peer is lost ends instead of waiting",
+                "a rank that loses its peer exits instead of waiting",
             )
         ]
     return (*found, *([] if on_cores else _nccl(plan, options)))
@@ -56,7 +56,7 @@ def time_options(plan: Plan) -> dict[str, Any]:
 
 
 def all_reduce_argument(plan: Plan, backend: str) -> str:
-    """Return the trainer's ``--all-reduce`` for the plan's all-reduce; Horovod takes environment variables instead."""
+    """Return the trainer's ``--all-reduce`` option for the plan; Horovod takes environment variables instead."""
     chosen = time_options(plan)["all_reduce"]
     if backend != "torch" or plan.nodes == 1:
         return "default"
@@ -78,9 +78,9 @@ def _horovod(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
     if plan.ranks_per_node > 1 and plan.nodes > 1:
         within = options["all_reduce"] in WITHIN_THEN_BETWEEN
         why = (
-            "sum within a node first, then one rank of each node crosses the network, as the plan's time assumes"
+            "sum within each node first, then over one rank of each node, as the plan's time assumes"
             if within
-            else "one sum over all ranks, as the plan's time assumes; 1 sums within the nodes first"
+            else "one sum over all ranks, as the plan's time assumes; 1 would sum within each node first"
         )
         found.append(EnvironmentVariable("HOROVOD_HIERARCHICAL_ALLREDUCE", str(int(within)), why))
     if options["all_reduce"] == "torus":
@@ -102,7 +102,7 @@ def _nccl(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
             EnvironmentVariable(
                 "NCCL_ALGO",
                 algorithm,
-                "the plan's time was computed for it; if unset, NCCL chooses",
+                "the plan's time assumes this algorithm; if unset, NCCL chooses",
             )
         )
     if plan.nodes >= MANY_NODES:

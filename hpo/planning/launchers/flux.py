@@ -18,7 +18,7 @@ start() {  # PER_NODE COMMAND...
   flux run --nodes="${#hosts[@]}" --tasks-per-node="$per_node" --exclusive --requires="hosts:$list" \\
     --setopt=cpu-affinity=off --setopt=gpu-affinity=off "$@"
 }
-resubmit() {  # to the instance that runs this job; the new job waits for its end
+resubmit() {  # to the instance that runs this job; the new job waits for this one to end
   flux --parent batch --dependency=afterany:"$FLUX_ENCLOSING_ID" ${account:+--bank="$account"} \\
     ${partition:+--queue="$partition"} launch.sh
 }
@@ -29,8 +29,8 @@ def scheduler(run: SlotFacts) -> Scheduler:
     """Return the directives and functions for Flux; the script itself watches the time limit."""
 
     def array(agents: int) -> JobArray:
-        # Flux has no job arrays: one job is copied, with its resources as options. See --cc in flux-submit(1); the
-        # directives of a script only apply to `flux batch`
+        # Flux has no job arrays, so one job is copied, with its resources as options: the directives of a script only
+        # apply to `flux batch`. See --cc in flux-submit(1)
         program = (
             *("flux", "submit", f"--cc=0-{agents - 1}", f"--job-name={run.name}"),
             *(

@@ -10,7 +10,7 @@ from hpo.planning.launchers.run import Run, clock
 from hpo.planning.launchers.script import Scheduler
 
 WHOLE_NODE = {"abci": "rt_F", "tsubame3": "f_node"}
-"""What each site calls the resource for a whole node, by machine."""
+"""Each site's name for the resource of a whole node, by machine."""
 
 FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that can run a command
@@ -19,7 +19,7 @@ healthy_hosts() {  # the hosts of this job that can run a command
     if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
   done
 }
-resubmit() {  # the new job waits for the end of this one
+resubmit() {  # the new job waits for this one to end
   local handed="HPO_SLOT=$HPO_SLOT,HPO_ENVIRONMENT=$environment,HPO_ACCOUNT=$account,HPO_PARTITION=$partition"
   handed+=",HPO_MAX_SLOTS=$max_slots,HPO_MAX_RESTARTS=$max_restarts,HPO_CHECKPOINT_MINUTES=$checkpoint_minutes"
   qsub -hold_jid "$JOB_ID" -v "$handed" ${account:+-g "$account"} ${partition:+-q "$partition"} launch.sh

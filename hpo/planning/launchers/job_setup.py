@@ -12,13 +12,13 @@ from hpo.errors import PlanError
 from hpo.planning.plan import Plan
 
 DETAIL, OLD_DETAIL = "job_setup", "surroundings"
-"""The key of the set-up in a plan's details, and the key that plans of earlier releases have instead."""
+"""The key of the set-up in a plan's details, and the key that earlier releases used instead."""
 _MODULE = re.compile(r"[A-Za-z0-9][\w.+/-]*")
 
 
 @dataclass(frozen=True)
 class JobSetup:
-    """A job's set-up: ``modules`` to load, in order; ``container``, an Apptainer image; ``prefix``, words of a command.
+    """A job's set-up: ``modules`` to load, in order; ``container``, an Apptainer image; ``prefix``, command words.
 
     Raises :class:`PlanError` for an invalid module or image name.
     """
@@ -52,7 +52,7 @@ class JobSetup:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> JobSetup:
-        """Return the set-up of a plan; an empty one if the plan has none."""
+        """Return the set-up of a plan, which is empty if the plan has none."""
         details = plan.details or {}
         kept = details.get(DETAIL) or details.get(OLD_DETAIL) or {}
         return cls(
@@ -72,7 +72,7 @@ class JobSetup:
         prefix = " ".join(map(shlex.quote, self.prefix))
         image = shlex.quote(self.container) if self.container else ""
         return f"""\
-modules=${{HPO_MODULES:-{" ".join(self.modules)}}}  # YOURS: their names at your site, such as python cuda nccl
+modules=${{HPO_MODULES:-{" ".join(self.modules)}}}  # YOURS: module names at your site, such as python cuda nccl
 for each in $modules; do
   module load "$each" || exit 1
 done

@@ -40,17 +40,17 @@ MARK = "HPO_LAUNCH"
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit statuses of a launcher that was killed (by a person, or for lack of memory), or that lost a worker this way."""
+"""Exit statuses of a launcher that was killed (by a user or for lack of memory) or that lost a worker in this way."""
 
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """What one launch reported: how the training ended, and sample pictures of its model (None if there are none).
+    """The report of one launch: how the training ended, and sample images from its model (None if there are none).
 
-    ``restarts`` counts how often it was resumed after an interruption; ``workers`` and ``nodes`` are the numbers at
-    its last start, 0 if the report lacks them. ``samples_per_second`` is the median over the intervals between
-    evaluations of the last start, with the evaluations included; None if the batch size changed or no interval was
-    timed. ``machine`` is where it ran, "" if only the report is known.
+    ``restarts`` counts how often the run was resumed after an interruption. ``workers`` and ``nodes`` are the numbers
+    at its last start, 0 if the report lacks them. ``samples_per_second`` is the median over the intervals between
+    evaluations since the last start, including evaluation time; None if the batch size changed or no interval was
+    timed. ``machine`` is where the run took place, "" if only the report is known.
     """
 
     outcome: TrainingOutcome
@@ -63,7 +63,7 @@ class LaunchReport:
 
     @property
     def references(self) -> dict[str, float]:
-        """The target metric of each baseline that the model must beat, by name; empty if its workload has none."""
+        """The target metric of each baseline that the model must beat, by name; empty if the workload has none."""
         return dict((self.sample_images or {}).get("references", {}))
 
 
@@ -72,7 +72,7 @@ def write_plan(
 ) -> None:
     """Write ``plan.json``, ``job.json`` (for the trainer) and the launch script to a folder, created if missing.
 
-    The script is ``launch.sh``, or ``launch.py`` for Ray; if ``backend`` is None, it is the machine's default.
+    The script is ``launch.sh``, or ``launch.py`` for Ray. If ``backend`` is None, the machine's default is used.
     """
     machine = machine or _machine_of(plan)
     name, text = launch_script_of_plan(
@@ -98,7 +98,7 @@ def choose_launch_backend(backend: str | None, launcher: str = "local", workload
     """Return the named backend, or the default.
 
     On this machine the default is Horovod if it is installed (and, with GPUs, was built for them), otherwise
-    torch.distributed; with LSF it is Horovod, whose ranks ``jsrun`` starts like MPI ranks; with every other scheduler
+    torch.distributed. With LSF it is Horovod, whose ranks ``jsrun`` starts like MPI ranks. With every other scheduler
     it is torch.distributed under torchrun. A program starts its own workers.
     """
     if workload == PROGRAM:
@@ -136,12 +136,12 @@ def run_plan_locally(
     on_restart: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> LaunchReport:
-    """Train the plan once with ``plan.workers`` processes on this machine; each seed has its own folder of files.
+    """Train the plan once with ``plan.workers`` processes on this machine, in a separate folder for each seed.
 
-    If workers are lost after the training began, or if an earlier run was killed, the run resumes from its last
+    If workers are lost after the training has started, or if an earlier run was killed, the run resumes from its last
     checkpoint, at most ``max_restarts`` times; ``on_restart`` is called each time. ``check`` is called several times a
-    second: an exception from it ends the processes and the run. Raises :class:`LaunchError`, with the last output of
-    the processes, if the run ends without an outcome.
+    second; if it raises an exception, the processes and the run end. Raises :class:`LaunchError`, with the last output
+    of the processes, if the run ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
     make_private_folder(folder)
@@ -195,7 +195,7 @@ def _run_in(
         if follower.outcome is not None:
             return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
         if len(follower.starts) == begun and status not in KILLED:
-            break  # the run failed before the training began and would fail again
+            break  # the run failed before the training started and would fail again
         if restart < max_restarts:
             on_restart(
                 f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "
@@ -231,7 +231,7 @@ def read_launched(path: Path) -> LaunchReport:
 
 
 def throughput(points: Sequence[ConvergencePoint]) -> float | None:
-    """Return the median samples per second between evaluations of one start, without the interval before the first."""
+    """Return the median samples per second between evaluations of one start, excluding the first interval."""
     if len({point.global_batch_size for point in points}) != 1:
         return None
     rates = sorted(
@@ -259,7 +259,7 @@ class _Follower:
         self.outcome: TrainingOutcome | None = None
 
     def read(self) -> None:
-        """Read what was written since the last call."""
+        """Read what has been written since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as lines:
@@ -337,7 +337,7 @@ def _only_run(folder: Path) -> Iterator[IO[bytes]]:
             lock_file(lock, LOCK_SECONDS)
         except BlockingIOError:
             raise LaunchError(
-                f"another run writes to {folder}; wait for it, stop it, or give another folder"
+                f"another run is writing to {folder}; wait for it, stop it, or give another folder"
             ) from None
         yield lock
 
@@ -355,7 +355,7 @@ def _after(restarts: int) -> str:
 
 
 def _last_words(log: Path) -> str:
-    """Return the error messages of the workers, each once; the end of the log if there are none."""
+    """Return the error messages of the workers, each once, or the end of the log if there are none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line[line.index("error: ") :] for line in lines if "error: " in line]
     said = list(without_launcher(lines)) or lines

@@ -27,7 +27,7 @@ workers() {
 
 FUNCTIONS = """\
 healthy_hosts() { echo localhost; }
-resubmit() { echo "run it again to continue" && return 75; }  # no scheduler to request a slot from
+resubmit() { echo "run this script again to continue" && return 75; }  # no scheduler to request a slot from
 """
 
 
@@ -53,7 +53,7 @@ def command(
 ) -> list[str]:
     """Return the command that runs ``python -m trainers ARGUMENTS`` once on ``workers`` processes of this machine.
 
-    A program starts its workers itself.
+    A program starts its own workers.
     """
     if backend == PROGRAM:
         return [python, "-m", "trainers", *arguments, "--workers-per-node", str(workers)]
@@ -76,7 +76,7 @@ def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str
     ]
 
 
-def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
+def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same signature
     """Return the functions for this machine, without a scheduler."""
     return Scheduler(
         submit="bash launch.sh",

@@ -24,7 +24,7 @@ start() {  # PER_NODE COMMAND...: one resource set per node, with all of its cor
   jsrun --nrs="${#hosts[@]}" --rs_per_host=1 --tasks_per_rs="$per_node" --cpu_per_rs=ALL_CPUS --gpu_per_rs=GPUS \\
     --bind=none --exit_on_error=1 "$@"
 }
-resubmit() {  # the new job waits for the end of this one; bsub passes on the environment
+resubmit() {  # the new job waits for this one to end; bsub passes on the environment
   bsub -w "ended($LSB_JOBID)" ${account:+-P "$account"} ${partition:+-q "$partition"} < launch.sh
 }
 """

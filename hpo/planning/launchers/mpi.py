@@ -26,17 +26,17 @@ start() {  # PER_NODE COMMAND...: with the launcher that the machine has
 """
 
 BY_HAND = """\
-healthy_hosts() {  # the hosts that respond, of those in the file `hosts`, one per line
+healthy_hosts() {  # the responding hosts among those in the file `hosts`, one per line
   local host
   while read -r host; do
     if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
   done < hosts
 }
-resubmit() { echo "run it again to continue" && return 75; }  # no scheduler to request a slot from
+resubmit() { echo "run this script again to continue" && return 75; }  # no scheduler to request a slot from
 """
 
 
-def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
+def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same signature
     """Return the functions for hosts without a scheduler, listed in a file ``hosts`` next to the script."""
     return Scheduler(
         submit="write the names of the nodes to a file `hosts`, one per line, then run bash "

@@ -13,7 +13,7 @@ FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that are neither down nor offline
   comm -23 <(sort -u "$PBS_NODEFILE") <(pbsnodes -l 2>/dev/null | awk '{print $1}' | sort -u)
 }
-resubmit() {  # the new job waits for the end of this one
+resubmit() {  # the new job waits for this one to end
   local handed="HPO_SLOT=$HPO_SLOT,HPO_ENVIRONMENT=$environment,HPO_ACCOUNT=$account,HPO_PARTITION=$partition"
   handed+=",HPO_MAX_SLOTS=$max_slots,HPO_MAX_RESTARTS=$max_restarts,HPO_CHECKPOINT_MINUTES=$checkpoint_minutes"
   qsub -W depend=afterany:"$PBS_JOBID" -v "$handed" ${account:+-A "$account"} ${partition:+-q "$partition"} launch.sh
@@ -22,7 +22,7 @@ resubmit() {  # the new job waits for the end of this one
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Return the directives and functions for PBS, which gives no notice of the limit: the script watches the time."""
+    """Return the directives and functions for PBS; the script watches the time, as PBS gives no notice of the limit."""
     gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
     directives = (
         f"#PBS -N {run.name}",
@@ -32,13 +32,13 @@ def scheduler(run: SlotFacts) -> Scheduler:
         "#PBS -j oe",
         "#PBS -r y",
         "# YOURS, if the site requires them (remove one #), or `hpo launch --account A --partition P`;",
-        "# ncpus above is one core per rank: write the number of a node's cores instead",
+        "# ncpus above is one core per rank: replace it with a node's number of cores",
         "##PBS -A ACCOUNT",
         "##PBS -q QUEUE",
     )
 
     def array(agents: int) -> JobArray:
-        several = (f"#PBS -J 0-{agents - 1}",) if agents > 1 else ()  # PBS refuses an array of one
+        several = (f"#PBS -J 0-{agents - 1}",) if agents > 1 else ()  # PBS rejects arrays of one
         tasks = {"#PBS -l place=": ("#PBS -l place=free", *several)}
         return JobArray(replace_directives(directives, tasks), "${PBS_ARRAY_INDEX:-0}")
 

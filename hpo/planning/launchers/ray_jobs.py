@@ -36,12 +36,12 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 FOLDER = Path(os.environ.get("HPO_FOLDER", Path(__file__).parent)).absolute()  # a folder shared by all nodes
-SECRET = FOLDER / "secret"  # by which the agents authenticate each other
+SECRET = FOLDER / "secret"  # with which the agents authenticate each other
 RANKS_PER_NODE = @ranks@
-RESOURCES = @resources@  # of each node
-POSSIBLE_NODES = @possible@  # over which the batch can be split, largest first
-MAX_RESTARTS = int(os.environ.get("HPO_MAX_RESTARTS", "@restarts@"))  # after a lost rank or node
-SECONDS_FOR_NODES = float(os.environ.get("HPO_SECONDS_FOR_NODES", "600"))  # to wait for the nodes at the start
+RESOURCES = @resources@  # resources of each node
+POSSIBLE_NODES = @possible@  # numbers of nodes over which the batch can be split, largest first
+MAX_RESTARTS = int(os.environ.get("HPO_MAX_RESTARTS", "@restarts@"))  # restarts after a lost rank or node
+SECONDS_FOR_NODES = float(os.environ.get("HPO_SECONDS_FOR_NODES", "600"))  # how long to wait for the nodes at the start
 ENVIRONMENT = {
 @environment@
 }
@@ -68,25 +68,25 @@ class Agent:
 
 
 def count(kind):
-    """Lines of a kind in the report."""
+    """Return the number of report lines of a kind."""
     report = FOLDER / "@report@"
     lines = report.read_text().splitlines() if report.exists() else []
     return sum(line.startswith(f'{{"{kind}"') for line in lines)
 
 
 def place():
-    """The most bundles that the cluster has room for and over which the batch can be split."""
+    """Reserve as many nodes as the cluster can provide and the batch can be split over."""
     for nodes in POSSIBLE_NODES:
         group = placement_group([RESOURCES] * nodes, strategy="STRICT_SPREAD")
         wanted = SECONDS_FOR_NODES if nodes == POSSIBLE_NODES[0] and not count("started") else 30
         if group.wait(wanted):
             return group, nodes
         remove_placement_group(group)
-    sys.exit(f"the cluster has no {POSSIBLE_NODES[-1]} nodes with {RESOURCES}")
+    sys.exit(f"the cluster has fewer than {POSSIBLE_NODES[-1]} nodes with {RESOURCES}")
 
 
 def attempt_once(attempt):
-    """Whether every agent finished."""
+    """Run the agents once; return whether every agent finished."""
     group, nodes = place()
     agents = [Agent.options(num_cpus=RESOURCES.get("CPU", 0), num_gpus=RESOURCES.get("GPU", 0),
                             scheduling_strategy=PlacementGroupSchedulingStrategy(
@@ -94,7 +94,7 @@ def attempt_once(attempt):
     try:
         meeting_point = ray.get(agents[0].address.remote())
         running = [agent.train.remote(nodes, index, meeting_point, attempt) for index, agent in enumerate(agents)]
-        while running:  # the first agent that fails ends all: the others would wait for it
+        while running:  # the first failed agent ends all, as the others would wait for it
             (done,), running = ray.wait(running)
             if ray.get(done):
                 return False
@@ -117,9 +117,9 @@ def main():
     for attempt in range(MAX_RESTARTS + 1):
         started = count("started")
         if attempt_once(attempt) or count("outcome"):
-            sys.exit(0 if count("outcome") else 75)  # 75: stopped by the file; run it again to continue
+            sys.exit(0 if count("outcome") else 75)  # 75: stopped by the stop file; run this again to continue
         if count("started") == started:
-            sys.exit("the training did not begin: see the output of the ranks above")
+            sys.exit("the training did not start: see the output of the ranks above")
         print(f"a rank or a node was lost; restart {attempt + 1} of {MAX_RESTARTS} from @checkpoint@", file=sys.stderr)
     sys.exit(1)
 

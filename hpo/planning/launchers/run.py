@@ -1,4 +1,4 @@
-"""What a launch script must know about a plan: what to start where, for how long, and how to describe it."""
+"""The facts about a plan that its launch script needs: what to start, where, for how long, and how to describe it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Run:
     """A plan as its launch script sees it.
 
     ``accelerators`` is the number per node, 0 if ranks run on processor cores. ``slot_seconds`` is the time limit;
-    ``notice_seconds`` is how long before it the training is asked to save and exit: two evaluations and a minute.
-    ``possible_nodes`` lists the numbers of nodes over which the batch can be split, largest first.
+    ``notice_seconds`` is how long before the limit the training is asked to save and exit: the time of two evaluations
+    and a minute. ``possible_nodes`` lists the numbers of nodes over which the batch can be split, largest first.
     ``data_path`` is the folder to be staged, None if there is nothing to stage or no disk to stage it to.
     """
 
@@ -134,7 +134,7 @@ def clock(seconds: int) -> str:
 
 
 def _slot(plan: Plan, *, staged: bool) -> int:
-    """Return the time limit in seconds, in whole minutes: the plan's slot, or its time's upper end plus overheads."""
+    """Return the time limit in seconds, in whole minutes: the slot, or the upper end of the time plus overhead."""
     if plan.slot_seconds is not None:
         return max(60, math.floor(plan.slot_seconds / 60) * 60)
     around = STARTUP_SECONDS + (STAGING_SECONDS if staged else 0)

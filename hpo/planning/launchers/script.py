@@ -1,8 +1,8 @@
 """The part of a launch script that all schedulers share; a scheduler adds its directives and bash functions.
 
-A script takes these steps: it selects the responding hosts of its slot, as many as the batch can be split over; copies
-the training data to their disks; trains, and after losing a rank or node resumes from the last checkpoint on the hosts
-that still respond; and requests another slot if its own ends first or its hosts fail.
+A script first selects the responding hosts of its slot, as many as the batch can be split over, and copies the training
+data to their disks. It then trains and, after losing a rank or node, resumes from the last checkpoint on the hosts that
+still respond. It requests another slot if its own slot ends first or its hosts fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_LISTED = 24
 
 
 class SlotFacts(Protocol):
-    """The inputs of a scheduler's directives, which a plan's run and a sweep's slot provide."""
+    """The inputs to a scheduler's directives, provided by a plan's run or a sweep's slot."""
 
     @property
     def name(self) -> str:
@@ -64,13 +64,13 @@ class SlotFacts(Protocol):
 class Scheduler:
     """What a scheduler adds to the script.
 
-    ``submit`` is the command that submits the script, ``folder`` is where bash finds its files, and ``job`` is the
-    job's number in bash. ``directives`` are whole lines. ``functions`` is bash code that defines ``healthy_hosts``
-    (prints one host per line), ``start PER_NODE COMMAND...`` (on the array ``hosts``) and ``resubmit``. ``notice`` says
-    that the scheduler itself sends SIGUSR1 before the slot ends. ``array`` returns the job array for a number of tasks,
-    if the scheduler can run sweeps. ``workers`` is bash code that defines ``workers NUMBER MODULE ARGUMENTS...`` if
-    ranks are not started by torchrun or Horovod, with ``BACKEND`` in place of the backend; ``hidden`` is a variable
-    that horovodrun must not see.
+    ``submit`` is the command that submits the script. ``folder`` and ``job`` are bash expressions for the folder of its
+    files and the job's number. ``directives`` are whole lines. ``functions`` is bash code that defines
+    ``healthy_hosts`` (prints one host per line), ``start PER_NODE COMMAND...`` (on the array ``hosts``) and
+    ``resubmit``. ``notice`` means that the scheduler itself sends SIGUSR1 before the slot ends. ``array`` returns the
+    job array for a given number of tasks, if the scheduler can run sweeps. ``workers`` is bash code that defines
+    ``workers NUMBER MODULE ARGUMENTS...`` if ranks are not started by torchrun or Horovod, with ``BACKEND`` in place of
+    the backend; ``hidden`` is a variable that horovodrun must not see.
     """
 
     submit: str
@@ -87,10 +87,10 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class JobArray:
-    """A job array, whose tasks may share a node: its directives, and the index of a task in bash.
+    """A job array, whose tasks may share a node: its directives, and a bash expression for the index of a task.
 
-    ``job`` is the job's number in bash, if it differs from that of a single job. ``program`` holds the words of the
-    command that submits the script, if it is not the usual one.
+    ``job`` is a bash expression for the job's number, if it differs from that of a single job. ``program`` holds the
+    words of the command that submits the script, if it is not the usual one.
     """
 
     directives: tuple[str, ...]
@@ -133,7 +133,7 @@ def launch_script(run: Run, scheduler: Scheduler) -> str:
 
 
 def script_header(run: Run, submit: str) -> str:
-    """Return a description of the run for the script's reader: comment lines, after the shebang."""
+    """Return the shebang and the comment lines that describe the run to readers of the script."""
     plan = run.plan
     on = (
         f"{run.nodes} node{'s' if run.nodes > 1 else ''} of {run.machine_title}, {run.ranks} rank"
@@ -156,7 +156,7 @@ def script_header(run: Run, submit: str) -> str:
 
 
 def section(title: str) -> str:
-    """Return a comment line that begins a section."""
+    """Return a comment line that starts a section."""
     return f"# ---- {title} ".ljust(WIDTH, "-")
 
 
@@ -175,11 +175,9 @@ def _expected(run: Run) -> str:
         )
         return said + (f", {format_durations(plan.seconds)} of training." if plan.seconds else ".")
     if not target.ends:
-        return f"{str(target).capitalize()} after {plan.job.epochs:g} epochs is wanted. Nothing was forecast for it."
+        return f"{str(target).capitalize()} after {plan.job.epochs:g} epochs is required. There is no forecast for it."
     if plan.epochs is None:
-        return (
-            f"Target {target}. Nothing was forecast for it; it may take {plan.job.epochs:g} epochs."
-        )
+        return f"Target {target}. There is no forecast for it; the run may take {plan.job.epochs:g} epochs."
     said = (
         f"Target {target}, expected after {plan.epochs.median:.3g} epochs ({plan.epochs.low:.3g} to "
         f"{plan.epochs.high:.3g})"
@@ -187,7 +185,7 @@ def _expected(run: Run) -> str:
     said += f" and {format_durations(plan.seconds)} of training" if plan.seconds else ""
     said += "; both are 90 % intervals." if plan.seconds else ", a 90 % interval."
     if plan.chance_in_slot is not None and plan.slot_seconds is not None:
-        said += f" Chance to reach it within a slot of {format_duration(plan.slot_seconds)}: {plan.chance_in_slot:.0%}."
+        said += f" Chance of success within a slot of {format_duration(plan.slot_seconds)}: {plan.chance_in_slot:.0%}."
     return said
 
 
@@ -199,15 +197,15 @@ def _facts(run: Run, scheduler: Scheduler) -> str:
 set -uo pipefail
 umask "${{HPO_UMASK:-077}}"  # only the user may read what the run writes
 cd "{scheduler.folder}" || exit 1
-exec 9>> launch.lock  # held by every process of the run, so that no second run writes into this folder
+exec 9>> launch.lock  # held by every process of the run, so that no second run writes to this folder
 if command -v flock > /dev/null; then
   flock --wait 15 9
   if (($? == 1)); then
-    echo "another run writes into $PWD; wait for it, or end it" >&2
+    echo "another run is writing to $PWD; wait for it or stop it" >&2
     exit 1
   fi
 fi
-export HPO_LAUNCHER="$HOSTNAME:$$"  # the ranks of this host end with this script
+export HPO_LAUNCHER="$HOSTNAME:$$"  # ranks on this host end when this script does
 
 {section("The run")}
 ranks_per_node={run.ranks}
@@ -244,7 +242,9 @@ fi
 
 def _workers(run: Run, scheduler: Scheduler) -> str:
     if run.backend == PROGRAM:
-        return "attempt=0\nport=${HPO_PORT:-29500}  # where the workers of several nodes meet, on the first of them\n"
+        return (
+            "attempt=0\nport=${HPO_PORT:-29500}  # port on the first node, where all workers meet\n"
+        )
     if scheduler.workers:
         return scheduler.workers.replace("BACKEND", run.backend)
     if run.backend == "torch":
@@ -252,8 +252,8 @@ def _workers(run: Run, scheduler: Scheduler) -> str:
 port=${HPO_PORT:-29500}
 attempt=0
 if [[ ! -s secret ]]; then head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > secret; fi
-# workers PER_NODE MODULE ARGUMENTS...: one torchrun on each host; these start the ranks, rendezvous at the first host
-# with the secret of this run, and restart all ranks if one of them is lost
+# workers PER_NODE MODULE ARGUMENTS...: one torchrun per host. They start the ranks, rendezvous at the first host using
+# the secret of this run, and restart all ranks if one of them is lost
 workers() {
   local per_node=$1
   shift
@@ -264,14 +264,14 @@ workers() {
 """
     hidden = f"env -u {scheduler.hidden} " if scheduler.hidden else ""
     why = (
-        f"\n# With {scheduler.hidden} set, horovodrun 0.28.1 over Gloo ends with an error: it is unset for it."
+        f"\n# With {scheduler.hidden} set, horovodrun 0.28.1 over Gloo fails, so it is unset there."
         if hidden
         else ""
     )
     return """\
-# workers PER_NODE MODULE ARGUMENTS...: ranks of Horovod on each host. If Horovod was built with MPI, they are started
-# like those of MPI; otherwise by horovodrun, which needs ssh to the hosts. Horovod's own elastic mode is not used: it
-# would need ranks that outlive a lost one, while the loop below restarts all from the last checkpoint.WHY
+# workers PER_NODE MODULE ARGUMENTS...: Horovod ranks on each host. If Horovod was built with MPI, they start like MPI
+# ranks; otherwise horovodrun starts them, which needs ssh to the hosts. Horovod's elastic mode is not used: it needs
+# ranks that survive the loss of another, while the loop below restarts all ranks from the last checkpoint.WHY
 network=${HPO_NETWORK:-}  # YOURS, if horovodrun does not find the fast network: its interface, e.g. ib0
 attempt=0
 workers() {
@@ -290,12 +290,12 @@ workers() {
 
 def _staging(run: Run, scheduler: Scheduler) -> str:
     if run.data_path is None:
-        return "stage() { :; }  # there is nothing to copy to the nodes' own disks\n"
+        return "stage() { :; }  # no data to copy to the nodes' own disks\n"
     return f"""\
 {section(f"Staging: the training data are copied to each node's own disk ({run.node_storage})")}
 shared_data={quoted(run.data_path)}
 local_data={scheduler.disk}/{run.name}  # YOURS: a folder on the disk of every node
-stage() {{  # every file is read once from the shared folder; complete copies of an earlier slot are kept
+stage() {{  # every file is read once from the shared folder; complete copies from an earlier slot are kept
   workers 1 trainers.staging "$shared_data" "$local_data"
 }}
 """
@@ -318,7 +318,7 @@ train() {{
 
 def _program(run: Run) -> str:
     each = "{node_rank}" in " ".join(run.plan.job.data["command"])
-    once = "" if each or run.nodes == 1 else ", once: it starts its workers on all nodes"
+    once = "" if each or run.nodes == 1 else "; it runs once and starts workers on all nodes"
     start = "start 1 " if each or run.nodes == 1 else ""
     return f"""\
 {section(f"The program: its command is in {FILES.job}{once}")}
@@ -343,7 +343,7 @@ trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
 """
     )
     return f"""\
-{section(f"The slot ends: {format_duration(run.notice_seconds)} before, the training is asked to save and exit")}
+{section(f"{format_duration(run.notice_seconds)} before the slot ends, the training is asked to save and exit")}
 ask_to_stop() {{
   echo "$(date): the slot ends soon; the training saves at its next evaluation and exits"
   touch {FILES.stop}
@@ -355,7 +355,7 @@ rm -f {FILES.stop}
 
 def _loop() -> str:
     return f"""\
-count() {{  # lines of a kind in the report: step, started or outcome
+count() {{  # number of report lines of a kind: step, started or outcome
   local found
   found=$(grep -c "^{{\\"$1\\"" {FILES.report} 2>/dev/null)
   echo "${{found:-0}}"
@@ -370,7 +370,7 @@ choose_hosts() {{  # as many of the responding hosts as the batch can be split o
       return 0
     fi
   done
-  echo "${{#hosts[@]}} hosts answer, and the batch cannot be split over so few" >&2
+  echo "${{#hosts[@]}} hosts respond, and the batch cannot be split over so few" >&2
   return 1
 }}
 
@@ -396,7 +396,7 @@ while choose_hosts; do
   if (($(count outcome) > 0)); then exit 0; fi
   if [[ -e {FILES.stop} ]]; then break; fi
   if (($(count started) == starts_before)); then
-    echo "the training did not begin: see the output of the ranks above" >&2
+    echo "the training did not start: see the output of the ranks above" >&2
     exit 1
   fi
   if ((attempt > max_restarts)); then break; fi
@@ -404,7 +404,7 @@ while choose_hosts; do
 done
 
 if (($(count step) <= points_before)); then
-  echo "the training made no progress in this slot; it would make none in another" >&2
+  echo "the training made no progress in this slot and would make none in another" >&2
   exit 1
 fi
 if ((slot >= max_slots)); then
@@ -412,7 +412,7 @@ if ((slot >= max_slots)); then
   exit 1
 fi
 export HPO_SLOT=$((slot + 1))
-echo "$(date): asking for slot $HPO_SLOT of $max_slots"
+echo "$(date): requesting slot $HPO_SLOT of $max_slots"
 resubmit
 """
 

@@ -10,9 +10,9 @@ healthy_hosts() {  # the hosts of this job that respond
   { sinfo --responding --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format=%n ||
     scontrol show hostnames "$SLURM_JOB_NODELIST"; } | sort -u
 }
-# if one rank fails, all end, so that the loop below can restart them. A rank sees all GPUs of its node, which NCCL
-# needs to copy between them; it uses the one with its local rank's number and binds itself to the cores of that GPU's
-# NUMA node
+# If one rank fails, all end, so that the loop below can restart them. Each rank sees all GPUs of its node, which NCCL
+# needs to copy between them. A rank uses the GPU with its local rank's number and binds itself to the cores of that
+# GPU's NUMA node.
 start() {  # PER_NODE COMMAND...
   local per_node=$1 list
   shift
@@ -20,7 +20,7 @@ start() {  # PER_NODE COMMAND...
   srun --nodes="${#hosts[@]}" --nodelist="$list" --ntasks=$((${#hosts[@]} * per_node)) --ntasks-per-node="$per_node" \\
     --cpu-bind=none GPU_BIND--no-kill --kill-on-bad-exit=1 "$@"
 }
-resubmit() {  # the new job waits for the end of this one; sbatch passes on the environment
+resubmit() {  # the new job waits for this one to end; sbatch passes on the environment
   sbatch --dependency=afterany:"$SLURM_JOB_ID" ${account:+--account="$account"} \\
     ${partition:+--partition="$partition"} launch.sh
 }

@@ -1,4 +1,4 @@
-"""Submits a plan's folder to its scheduler, or says how to do so if the scheduler's command is not installed."""
+"""Submits a plan's folder to its scheduler, or explains how to do so if the scheduler's command is not installed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def submit(
 ) -> SubmittedJob:
     """Submit the script of ``folder``; raise :class:`LaunchError` if the scheduler is missing or refuses it.
 
-    ``account`` and ``partition`` are the scheduler's (some call them project and queue); further slots of the run are
-    requested with them too. ``program`` is the command that submits the script, if it is not the usual one.
+    ``account`` and ``partition`` (some schedulers call them project and queue) also apply to further slots of the run.
+    ``program`` is the command that submits the script, if it is not the usual one.
     """
     its = launcher_description(launcher)
     if its.submits:

@@ -1,4 +1,4 @@
-"""A sweep on a machine with a scheduler: Ray inside one allocation, or agents by a job array.
+"""A sweep on a machine with a scheduler: Ray inside one allocation, or agents in a job array.
 
 Both write a folder with a readable script, ``launch.sh``. The script of an allocation starts Ray on all hosts of the
 slot (`ray symmetric-run`) and `hpo run` on the first; it stops before the slot ends, requests another slot, and
@@ -21,7 +21,7 @@ from hpo.planning.schedulers import SCHEDULERS
 
 SCRIPT, TOKEN = "launch.sh", "token"
 GOES_ON = 75
-"""The exit code of `hpo run --stop-after` if the study has not ended: EX_TEMPFAIL, run it again."""
+"""The exit code of `hpo run --stop-after` if the study has not ended: EX_TEMPFAIL, which means run it again."""
 
 LEAST_SECONDS = 300
 """The shortest slot: time to start Ray, to write the checkpoint of a trial, and to request the next slot."""
@@ -56,7 +56,7 @@ def write_allocation(
 ) -> Path:
     """Write the folder of a sweep in one allocation and return its script; ``study`` is the study file.
 
-    ``storage`` is a database that every host of the machine reaches; ``slots`` is how many slots may be requested.
+    ``storage`` is a database that every host of the machine can reach; ``slots`` is how many slots may be requested.
     """
     made = _scheduler(scheduler, slot)
     text = "\n".join(
@@ -163,13 +163,13 @@ def _scheduler(name: str, slot: SweepSlot) -> Scheduler:
 def _array(made: Scheduler, name: str, agents: int) -> JobArray:
     if made.array is None:
         raise LaunchError(
-            f"{name} has no job arrays; leave --array out, and start `hpo agent` yourself"
+            f"{name} has no job arrays; leave out --array and start `hpo agent` yourself"
         )
     return made.array(agents)
 
 
 _ENVIRONMENT = """\
-# module load python                 # YOURS: their names at your site
+# module load python                 # YOURS: module names at your site
 environment=${HPO_ENVIRONMENT:-}      # YOURS: the virtual environment that holds this package, if it is not active
 if [[ -n $environment ]]; then
   # shellcheck disable=SC1091
@@ -185,7 +185,7 @@ account=${{HPO_ACCOUNT:-}}
 partition=${{HPO_PARTITION:-}}
 slot=${{HPO_SLOT:-1}}                  # which slot of the sweep this is, and how many it may take
 max_slots=${{HPO_MAX_SLOTS:-{slots}}}
-# shellcheck disable=SC2034  # further slots are requested with them if the scheduler passes variables on
+# shellcheck disable=SC2034  # a request for a further slot uses these if the scheduler passes variables on
 max_restarts=${{HPO_MAX_RESTARTS:-0}} checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}
 job={made.job}
 {_ENVIRONMENT}
@@ -198,14 +198,14 @@ port=${{HPO_PORT:-6379}}
 storage={storage}
 mapfile -t hosts < <(healthy_hosts)
 if ((${{#hosts[@]}} == 0)); then
-  echo "no host of this slot answers" >&2
+  echo "no host of this slot responds" >&2
   exit 1
 fi
 echo "slot $slot of $max_slots: ${{#hosts[@]}} of {nodes} hosts"
-# If the last slot was cut off, its run holds the study until its lease has ended.
+# If the last slot was cut off, its run holds the study until its lease expires.
 if ((slot > 1)); then sleep "${{HPO_LEASE_SECONDS:-35}}"; fi
-# One task per host: together they form one Ray cluster, and the first host runs the command. It stops in time for the
-# next slot, and leaves its exit status in a file, as not every scheduler passes it on.
+# The tasks, one per host, form one Ray cluster, and the first host runs the command. It stops in time to request the
+# next slot and writes its exit status to a file, as not every scheduler passes it on.
 status=status.$slot
 rm -f "$status"
 seconds=$(({seconds} - SECONDS))
@@ -215,7 +215,7 @@ start 1 ray symmetric-run --address "${{hosts[0]}}:$port" --min-nodes "${{#hosts
 ended=$(cat "$status" 2>/dev/null || echo lost)
 case $ended in
   0) echo "the sweep has ended" ;;
-  {goes_on} | lost)  # it stopped for the end of the slot, or its hosts were lost
+  {goes_on} | lost)  # it stopped before the end of the slot, or lost its hosts
     if ((slot >= max_slots)); then
       echo "the sweep has not ended after $max_slots slots: submit it again to continue" >&2
       exit {goes_on}

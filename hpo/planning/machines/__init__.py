@@ -1,4 +1,4 @@
-"""Machines that a plan can be made for: this one, those described in the YAML files here, or one in a user's file.
+"""Machines that a plan can target: the local one, one described in a YAML file here, or one in a user's own file.
 
 ::
 

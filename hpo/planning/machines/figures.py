@@ -1,4 +1,4 @@
-"""Reads a machine file strictly: each figure by its rule, with its source; faults are collected with line numbers."""
+"""Reads a machine file strictly: it checks every figure and its source, and collects faults with line numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Machine files: those that come with the service, and a user's own.
+"""Machine files: the ones shipped with the service, and a user's own.
 
-A figure is ``{value: 25e9, source: KEY}`` with KEY one of the file's ``sources``, or ``{value: 2e-6, source: assumed,
-note: why}``; a user's own file may have bare numbers. See README.md next to the shipped files.
+A figure is ``{value: 25e9, source: KEY}`` where KEY is one of the file's ``sources``, or ``{value: 2e-6, source:
+assumed, note: why}``; a user's own file may give bare numbers. See README.md next to the shipped files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOCAL = "local"
 
 
 def machine_names() -> list[str]:
-    """Return the machines that come with the service, ``local`` first."""
+    """Return the names of the machines that come with the service, ``local`` first."""
     shipped = sorted(
         entry.name.removesuffix(".yaml")
         for entry in files(__package__).iterdir()
@@ -85,7 +85,7 @@ def load_machine(name: str | Path) -> Machine:
 
 
 def local_machine() -> Machine:
-    """Return this machine as measured, or with assumed figures if it was not measured or its GPUs changed since."""
+    """Return this machine as measured, or with assumed figures if it was never measured or its GPUs have changed."""
     path = local.local_file()
     try:
         text = path.read_text(encoding="utf-8")
@@ -107,7 +107,7 @@ def machine_text(name: str) -> str:
 
 
 def parse_machine(text: str, place: str) -> Machine:
-    """Return the machine that a YAML text describes; errors name the file ``place``."""
+    """Return the machine described by a YAML text; errors refer to the file as ``place``."""
     document = yaml_text.read(text)
     if document.faults:
         raise PlanError(

@@ -1,6 +1,6 @@
-"""This machine: its accelerators are its GPUs, or its cores if it has none; figures are assumed until measured.
+"""The local machine: its accelerators are its GPUs, or its cores if it has none; figures are assumed until measured.
 
-``hpo machines local --measure`` writes an ordinary machine file, to the path in ``HPO_LOCAL_MACHINE`` or to
+``hpo machines local --measure`` writes an ordinary machine file to the path in ``HPO_LOCAL_MACHINE`` or, by default, to
 ``~/.config/hpo/local-machine.yaml``.
 """
 
@@ -21,12 +21,12 @@ from hpo.study import yaml_text
 from trainers.distributed.device import DEVICE_VARIABLE
 
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
-USUAL = "of a typical 2020 server; `hpo machines local --measure` measures it"
+USUAL = "typical of a server from 2020; `hpo machines local --measure` measures it"
 RATED = "rated by the manufacturer; `hpo machines local --measure` measures it"
 SHARE_NOTE = "share of a matrix product's speed that small networks reach; depends on the network"
 SHARES = {"vector": (0.28, 0.45, 0.80), "matrix": (0.10, 0.20, 0.33)}
 SHARES_NOTE = (
-    "shares of the peak that published trainings reach; see hpo/planning/machines/README.md"
+    "shares of the peak that published training runs reach; see hpo/planning/machines/README.md"
 )
 QUERY_SECONDS = 10.0
 PEAKS: Mapping[str, Mapping[str, float]] = {
@@ -36,22 +36,22 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "V100": {"fp32": 1.57e13, "fp16": 1.25e14},
     "": {"fp32": 1.5e13, "tf32": 6e13, "bf16": 1.2e14, "fp16": 1.2e14},
 }
-"""Rated flop/s without sparsity, by part of a GPU's name (NVIDIA's data sheets of the SXM cards); "" is any other."""
+"""Rated flop/s without sparsity, by part of a GPU's name (NVIDIA's data sheets for SXM cards); "" is any other GPU."""
 COUNTED = FigureSource("counted on this machine", checked=True)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this machine."""
+    """A GPU in this machine."""
 
     name: str
     memory_bytes: float
 
 
 def local_gpus() -> list[Gpu]:
-    """Return the GPUs that a local training may use: those that ``nvidia-smi`` lists, as many as CUDA_VISIBLE_DEVICES.
+    """Return the GPUs that local training may use: as many of those ``nvidia-smi`` lists as CUDA_VISIBLE_DEVICES names.
 
-    Return none if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
+    The list is empty if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or os.environ.get(DEVICE_VARIABLE) == "cpu" or not shutil.which("nvidia-smi"):
@@ -68,13 +68,13 @@ def local_gpus() -> list[Gpu]:
 
 
 def _pairs(told: str) -> list[tuple[str, str]]:
-    """Return the name and MiB of each line; lines without a number (GPUs that report no memory) are left out."""
+    """Return the GPU name and MiB in each line, leaving out lines without a number (GPUs that report no memory)."""
     lines = [line.rpartition(",") for line in told.splitlines()]
     return [(name, size) for name, _, size in lines if size.strip().isdigit()]
 
 
 def local_file() -> Path:
-    """Return the path of this machine's file."""
+    """Return the path of the file that describes this machine."""
     given = os.environ.get(FILE_VARIABLE)
     return (
         Path(given)
@@ -98,7 +98,7 @@ def memory_bytes() -> float:
 def document(
     figures: dict[str, float], source: dict[str, str], sources: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a machine file of this machine: ``figures``, measured or assumed, with ``source``, and counted ones."""
+    """Return a machine file for this machine: measured or assumed ``figures`` from ``source``, and counted figures."""
 
     def figure(name: str) -> dict[str, Any]:
         return {"value": figures[name], **source}
@@ -150,7 +150,7 @@ def _of_core(flops: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_gpu(gpu: Gpu, figures: Mapping[str, float]) -> dict[str, Any]:
-    """Return the GPU with its rated peaks, or with those measured with matrix products."""
+    """Return the GPU with its rated peaks, or with peaks measured in matrix products."""
     rated = next(peaks for name, peaks in PEAKS.items() if name in gpu.name)
     peaks = {}
     for precision, flops in rated.items():
@@ -181,7 +181,7 @@ def _unit(precision: str) -> str:
 
 
 def assumed() -> str:
-    """Return the machine file of this machine before any measurement."""
+    """Return the machine file for this machine before any measurement."""
     return yaml_text.write(
         document(
             {"flops": 5e10, "bandwidth": 2e9, "latency": 3e-5, "disk": 5e8},

@@ -1,4 +1,4 @@
-"""What a plan knows about a machine: nodes, accelerators, links, storage and scheduler, each figure with its source."""
+"""The description of a machine: nodes, accelerators, links, storage and scheduler, each figure with its source."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 class FigureSource:
     """Where a figure comes from.
 
-    ``checked`` says that it was compared with the text at ``url`` when the file was written.
-    ``assumed`` marks a figure without a published source; ``note`` then justifies it.
+    ``checked`` means that the figure was compared with the text at ``url`` when the file was written. ``assumed`` marks
+    a figure without a published source; ``note`` then justifies it.
     """
 
     title: str
@@ -28,10 +28,10 @@ class FigureSource:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One device that a rank computes on: a GPU, one die of a GPU with two, a TPU chip, or a processor core.
+    """One device that a rank computes on: a GPU, one die of a dual-die GPU, a TPU chip, or a processor core.
 
     ``peak_flops`` holds flop/s by precision; ``achieved_fraction`` holds, by precision, the share of the peak that
-    trainings reach with large micro batches, as a range over workloads. ``power_watts`` is the rated power, None if
+    training runs reach with large micro batches, as a range over workloads. ``power_watts`` is the rated power, None if
     unknown.
     """
 
@@ -42,7 +42,7 @@ class Accelerator:
     power_watts: float | None = None
 
     def computing_precision(self, precision: str) -> str:
-        """Return the precision at which work stored in ``precision`` is computed: fp32 if the device lacks it."""
+        """Return the precision in which values stored in ``precision`` are computed: fp32 if the device lacks it."""
         if precision in self.peak_flops:
             return precision
         return (
@@ -74,9 +74,9 @@ class Link:
 class Processor:
     """The cores of a node that read, decode and augment samples.
 
-    If ``computes``, the ranks compute on these same cores, so decoding and computation compete; otherwise they overlap.
-    ``core_speed`` is the speed of a core while all of them decode, relative to that of a core that decodes alone (which
-    is how the cost of a sample is measured); None if unknown.
+    If ``computes`` is true, the ranks compute on these same cores, so decoding and computation compete; otherwise they
+    overlap. ``core_speed`` is the speed of a core while all cores decode, relative to a core that decodes alone (as
+    when the cost of a sample is measured); None if unknown.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as a plan sees it; ``sources`` holds the source of each figure by its dotted name.
+    """A machine, as plans see it; ``sources`` maps the dotted name of each figure to its source.
 
     If ``processor`` is None, the cores are unknown and decoding is not counted.
     """
@@ -127,5 +127,5 @@ class Machine:
         return "core" in self.accelerator.name.lower()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return a JSON-compatible dictionary."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Measures this machine: arithmetic and decoding on all cores at once, the loopback between two processes, the disk.
+"""Measures this machine: arithmetic and decoding on all cores at once, loopback between two processes, and the disk.
 
 Each figure is the best of a few short tries, as other work can only slow a try down. Cores are measured in separate
 processes with one thread each, so that thread pools already started in this process do not matter.
@@ -94,10 +94,10 @@ while left:
 class MachineMeasurements:
     """The measured figures of this machine.
 
-    ``flops_per_core`` is the fp32 flop/s of one core while all compute. ``loopback_seconds`` is the time of one message
-    over the loopback. ``disk_bytes_per_second`` is the speed of reading a file that is not cached. ``core_speed`` is
-    the speed of a core that decodes images while all do, relative to a core that decodes alone. ``gpu_flops`` is the
-    flop/s of a GPU by precision, empty if there is none.
+    ``flops_per_core`` is the fp32 flop/s of one core while all cores compute. ``loopback_seconds`` is the time of one
+    message over the loopback. ``disk_bytes_per_second`` is the speed of reading a file that is not cached.
+    ``core_speed`` is the speed of a core that decodes images while all cores do, relative to a core that decodes alone.
+    ``gpu_flops`` is the flop/s of a GPU by precision, empty if there is no GPU.
     """
 
     flops_per_core: float
@@ -109,9 +109,10 @@ class MachineMeasurements:
 
 
 def measure_machine(cores: int, folder: Path, *, gpu: bool = False) -> MachineMeasurements:
-    """Measure this machine, including its first GPU if ``gpu``; ``folder`` is on the disk to measure. Takes 15 seconds.
+    """Measure this machine, including its first GPU if ``gpu`` is true; this takes 15 seconds.
 
-    Raises :class:`PlanError` if a process cannot be started or a file cannot be written.
+    ``folder`` is on the disk to be measured. Raises :class:`PlanError` if a process cannot be started or a file cannot
+    be written.
     """
     try:
         seconds, bandwidth = loopback()
@@ -146,7 +147,7 @@ def images_per_second(cores: int) -> float:
 
 
 def _rate_of_one(program: str, processes: int) -> float:
-    """Return the mean of the figures printed by concurrent ``processes`` with one thread each."""
+    """Return the mean of the figures printed by ``processes`` concurrent processes with one thread each."""
     environment = {**os.environ, **ONE_THREAD}
     running = [
         subprocess.Popen(
@@ -158,7 +159,7 @@ def _rate_of_one(program: str, processes: int) -> float:
 
 
 def loopback() -> tuple[float, float]:
-    """Return the seconds of a small message, and the bytes per second, between two processes over TCP, as in Gloo."""
+    """Return the seconds per small message and the bytes per second between two processes over TCP, as in Gloo."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         child = subprocess.Popen([sys.executable, "-c", ANSWER, str(server.getsockname()[1])])
@@ -174,7 +175,7 @@ def loopback() -> tuple[float, float]:
 
 
 def disk_bandwidth(folder: Path) -> float:
-    """Return the bytes per second of reading a new file, after dropping its pages from the cache if that is allowed."""
+    """Return the read speed of a new file in bytes per second, after dropping its pages from the cache if permitted."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         block = os.urandom(CHUNK_BYTES)
         for _ in range(DISK_BYTES // CHUNK_BYTES):

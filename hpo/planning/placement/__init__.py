@@ -1,1 +1,1 @@
-"""Which placements a machine allows, and which of them is best."""
+"""The placements that a machine allows, and the choice of the best one."""

@@ -1,4 +1,4 @@
-"""What limits a plan, and what would change with more or less of it."""
+"""What limits a plan, and how its cost would change with other numbers of nodes or another network bandwidth."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hpo.planning.placement.rates import ModelledRates, ThroughputRate
 
 @dataclass(frozen=True)
 class BottleneckChange:
-    """The effect of a change: factors on the expected time and accelerator hours, 1 for no difference."""
+    """The effect of a change, as factors on the expected time and accelerator hours; 1 means no difference."""
 
     what: str
     time: float
     accelerator_hours: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return a JSON-compatible dictionary."""
         return dataclasses.asdict(self)
 
 
 def time_shares(context: PlanningContext, candidate: PlacementCandidate) -> dict[str, float]:
     """Return the shares of the time to target by cause, which sum to 1.
 
-    ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is the
-    breakdown of a step into compute, network, input and control, and ``evaluation``. ``memory`` is what a step would
-    save if the memory held the whole local batch at once.
+    ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The other shares
+    are ``evaluation`` and the breakdown of a step into compute, network, input and control. ``memory`` is the share
+    that a step would save if the whole local batch fitted in memory at once.
     """
     smallest = context.law.near(
         min(context.law.supported[0], candidate.placement.global_batch_size)
@@ -49,9 +49,9 @@ def time_shares(context: PlanningContext, candidate: PlacementCandidate) -> dict
 
 
 def limited_by(parts: dict[str, float], rate: ThroughputRate) -> str:
-    """Return the cause with the largest share; if the input limits the rate, it takes precedence over shares of a step.
+    """Return the cause with the largest share; an input that limits the rate takes precedence over the parts of a step.
 
-    Decoding overlaps with computation, so its share is only the time by which it takes longer: a faster accelerator
+    Decoding overlaps with computation, so its share covers only the time by which it takes longer. A faster accelerator
     would not make the step shorter.
     """
     largest = max(parts, key=lambda name: parts[name])
@@ -62,7 +62,7 @@ def limited_by(parts: dict[str, float], rate: ThroughputRate) -> str:
 def plan_sensitivity(
     context: PlanningContext, constraints: PlanConstraints, candidate: PlacementCandidate
 ) -> list[BottleneckChange]:
-    """Return the effects of half and twice the nodes, each at its best, and half and twice the network bandwidth."""
+    """Return the effects of halving or doubling the nodes (each with its best placement) or the network bandwidth."""
     nodes, found = candidate.placement.nodes, []
     for what, count in (("half the nodes", nodes // 2), ("twice the nodes", nodes * 2)):
         other = (

@@ -1,4 +1,4 @@
-"""What a placement would cost: time, accelerator hours and energy to the target, as distributions."""
+"""The cost of a placement: distributions of the time, accelerator hours and energy to the target."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class PlanningContext:
-    """The inputs of a choice: the machine, the epochs, the rates, and the constraints on a batch.
+    """The inputs to the choice of a placement: the machine, the epochs, the rates, and the constraints on a batch.
 
     ``unit`` is the normalization batch size in samples. ``memory`` is None if the workload's needs are unknown.
-    ``overhead_seconds`` of a slot pass before the first update, for starting and staging. If ``failures`` is None,
-    failures are ignored. ``evaluations_per_epoch`` is how often a training is evaluated.
+    ``overhead_seconds`` is the time in a slot before the first update, for starting and staging. If ``failures`` is
+    None, failures are ignored. ``evaluations_per_epoch`` is how often a training run is evaluated.
     """
 
     machine: Machine
@@ -83,8 +83,9 @@ class PlanningContext:
 class PlacementCandidate:
     """A placement with its rate and the epochs at its batch size; the two are independent of each other.
 
-    seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, for one training that reaches the
-    target; ``slowdown`` is the factor for checkpoints and restarts after failures, ``evaluating`` for evaluations.
+    seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, for one training run that reaches the
+    target; ``slowdown`` is the factor for checkpoints and restarts after failures, ``evaluating`` the factor for
+    evaluations.
     """
 
     placement: Placement
@@ -99,13 +100,13 @@ class PlacementCandidate:
 
     @cached_property
     def seconds_values(self) -> Array:
-        """Equally likely seconds to target, shape (values of the epochs, RATE_VALUES)."""
+        """Equally likely values of the seconds to target, of shape (values of the epochs, RATE_VALUES)."""
         rates = epoch_quantiles(self.rate.samples_per_second, RATE_VALUES)
         return np.outer(self.epochs.values * self.train_samples * self._longer, 1 / rates)
 
     @cached_property
     def expected_seconds(self) -> float:
-        """Mean seconds of a run that is given up at the end of its budget; see :attr:`EpochsForecast.expected`."""
+        """Mean seconds of a run that is abandoned at the end of its budget; see :attr:`EpochsForecast.expected`."""
         per_sample = np.mean(1 / epoch_quantiles(self.rate.samples_per_second, RATE_VALUES))
         return float(self.epochs.expected * self.train_samples * per_sample * self._longer)
 
@@ -143,7 +144,7 @@ class PlacementCandidate:
         )
 
     def chance_within(self, seconds: float) -> float:
-        """Return the probability that one training, including its start, reaches the target within ``seconds``."""
+        """Return the probability that one run, including its start-up, reaches the target within ``seconds``."""
         return float((self.seconds_values <= seconds - self.overhead_seconds).mean()) * (
             1 - self.epochs.divergence
         )

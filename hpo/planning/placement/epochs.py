@@ -1,4 +1,4 @@
-"""Epochs to target by global batch size, as a planner needs them: equally likely values for one training."""
+"""Epochs to target by global batch size, as a planner needs them: equally likely values for one training run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpo.planning.plan import BUDGET_FACTOR
 
 Array: TypeAlias = NDArray[np.float64]
 
-VALUES = 200  # equally likely epochs that represent a distribution
+VALUES = 200  # number of equally likely values that represent a distribution
 GRID = 33  # batch sizes at which the constraints of the study are checked
 FEW_PARTICLES = 600  # enough to compare batch sizes with one another
 END_OF_INTERVAL = (
@@ -38,10 +38,10 @@ END_OF_INTERVAL = (
 
 @dataclass(frozen=True)
 class EpochsForecast:
-    """Epochs to target of one training at one batch size.
+    """Epochs to target of one training run at one batch size.
 
-    ``values`` are equally likely, sorted, of shape (VALUES,), for a training that does not diverge; ``divergence`` is
-    the probability of divergence.
+    ``values``, sorted and of shape (VALUES,), are equally likely for a run that does not diverge; ``divergence`` is the
+    probability of divergence.
     """
 
     values: Array
@@ -54,7 +54,7 @@ class EpochsForecast:
 
     @cached_property
     def expected(self) -> float:
-        """Mean epochs of a run that is given up at BUDGET_FACTOR times the upper end of the interval."""
+        """Mean epochs of a run that is abandoned at BUDGET_FACTOR times the upper end of the interval."""
         return float(
             np.minimum(self.values, BUDGET_FACTOR * np.quantile(self.values, LEVELS[2])).mean()
         )
@@ -72,19 +72,19 @@ class EpochsLaw(Protocol):
         """The largest global batch size that was trained."""
 
     def at(self, global_batch_size: int) -> EpochsForecast:
-        """Return the epochs to target of one training with the recommended settings."""
+        """Return the epochs to target of one training run with the recommended settings."""
 
     def near(self, global_batch_size: int) -> EpochsForecast:
         """Return an approximation of :meth:`at`, fast enough to compare many batch sizes."""
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
-        """Return the standard deviation of the log epochs at a batch size, after observing a training at ``seen``."""
+        """Return the standard deviation of the log epochs at a batch size, after observing a run at ``seen``."""
 
 
 class PosteriorEpochsLaw:
-    """The fitted laws, over the posterior; ``scale`` widens or narrows them according to past outcomes.
+    """Epochs from the fitted posterior; ``scale`` widens or narrows the intervals according to past outcomes.
 
-    ``kept`` predicts which settings satisfy the constraints of the study, if it has any.
+    ``kept`` predicts which settings satisfy the constraints of the study, if there are any.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class PosteriorEpochsLaw:
 
     @cached_property
     def supported(self) -> tuple[int, int]:
-        """The range of batches that likely satisfy the constraints, from the smallest rung to the largest trusted.
+        """The batch sizes likely to satisfy the constraints, from the smallest rung to the largest trusted size.
 
-        If no batch is likely to satisfy them, it is the whole range, and the plan says so.
+        If no batch size is likely to satisfy them, the range is not restricted, and the plan says so.
         """
         batches = self._posterior.evidence.batches
         low, high = int(batches[0]), int(VERY_FAR * batches[-1])
@@ -120,11 +120,11 @@ class PosteriorEpochsLaw:
 
     @property
     def swept(self) -> int:
-        """The largest rung."""
+        """The batch size of the largest rung."""
         return int(self._posterior.evidence.batches[-1])
 
     def at(self, global_batch_size: int) -> EpochsForecast:
-        """Return the quantiles of the posterior predictive distribution of one training."""
+        """Return the quantiles of the posterior predictive distribution of one training run."""
         if global_batch_size not in self._known:
             choices = self._choices(global_batch_size)
             samples = log_epochs_samples(self._posterior, choices, 1, self._scale)
@@ -151,14 +151,14 @@ class PosteriorEpochsLaw:
         return self._between[global_batch_size]
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
-        """Return the spread left by a regression of the log epochs on those at ``seen``, plus the scatter of runs."""
+        """Return the spread left after regressing the log epochs on those at ``seen``, plus the scatter of runs."""
         (x, x_scatter), (y, y_scatter) = self._log_epochs(seen), self._log_epochs(global_batch_size)
         spread = float(np.var(x)) + x_scatter
         explained = float(np.cov(x, y, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
         return self._scale * math.sqrt(max(float(np.var(y)) - explained, 0.0) + y_scatter)
 
     def _log_epochs(self, global_batch_size: int) -> tuple[Array, float]:
-        """Return the expectation of each particle, (particles,), and the mean variance of one run about it."""
+        """Return each particle's expected log epochs, shape (particles,), and the mean variance of a run about them."""
         mean, sd = self._posterior.log_epochs(math.log(global_batch_size), 1)
         return mean + self._choices(global_batch_size).cost(self._posterior), float(np.mean(sd**2))
 
@@ -214,7 +214,7 @@ class IntervalEpochsLaw:
 
 
 class EvenEpochsLaw:
-    """The same epochs at every batch size, 1 by default: for a fixed budget, or if the epochs do not matter.
+    """A law with the same epochs, 1 by default, at every batch size: for a fixed budget, or if epochs do not matter.
 
     ``supported`` and ``swept`` are the batch sizes of the evidence, if there is any.
     """
@@ -242,7 +242,7 @@ class EvenEpochsLaw:
 
 
 def epoch_quantiles(interval: Interval, count: int) -> Array:
-    """Return ``count`` equally likely values with this median and 90 % interval, log-normal on each side; sorted."""
+    """Return ``count`` sorted, equally likely values with this median and 90 % interval, log-normal on each side."""
     normal = _normal(count) / END_OF_INTERVAL
     up, down = math.log(interval.high / interval.median), math.log(interval.median / interval.low)
     return np.asarray(interval.median * np.exp(np.where(normal > 0, up, down) * normal))

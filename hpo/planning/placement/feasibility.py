@@ -1,4 +1,4 @@
-"""Infeasible plans: the violated rule, and the nearest feasible plan."""
+"""Errors for infeasible plans: the violated rule, and the nearest feasible plan."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def check_time(
                 "slot_hours",
                 f"a slot of {in_hours(constraints.slot_seconds)} is too short: the plan needs "
                 f"{in_hours(best.seconds.median)} ({in_hours(best.seconds.low)} to "
-                f"{in_hours(best.seconds.high)}){_overhead(best)}, a chance of {chance:.1%}",
+                f"{in_hours(best.seconds.high)}){_overhead(best)}, which gives a chance of {chance:.1%}",
             )
 
 
@@ -158,7 +158,7 @@ def _check_memory(context: PlanningContext, constraints: PlanConstraints) -> Non
         raise PlanError(
             f"one normalization batch of {unit} samples takes {memory.needed(unit) / GIB:.3g} GiB on an accelerator, "
             f"but one of {context.machine.name} has {memory.capacity / GIB:.3g} GiB, for at most "
-            f"{memory.largest_micro_batch} (search: normalization_batch_size); or take precision bf16 or fp16"
+            f"{memory.largest_micro_batch} (search: normalization_batch_size); or use precision bf16 or fp16"
         )
     if micro is not None and micro < unit:
         raise _error(
@@ -181,7 +181,7 @@ def _check_memory(context: PlanningContext, constraints: PlanConstraints) -> Non
 
 
 def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator[PlanConstraints]:
-    """Yield weaker constraints, the least relaxed first: the most ranks on no more nodes, else the nearest batch."""
+    """Yield weaker constraints, the least relaxed first: the most ranks on no more nodes, then the nearest batches."""
     fewer = _fewer_ranks(context, constraints)
     if fewer:
         yield fewer
@@ -222,7 +222,7 @@ def _workers(context: PlanningContext, constraints: PlanConstraints) -> int:
 
 
 def _multiples(number: int, unit: int) -> list[int]:
-    """Return the multiples of ``unit`` around ``number``, nearest first, all at least 1 unit."""
+    """Return the multiples of ``unit`` around ``number``, nearest first, each at least one unit."""
     around = {max(1, number // unit) * unit, -(-number // unit) * unit}
     return sorted(around, key=lambda each: abs(each - number))
 
@@ -247,7 +247,7 @@ def _error(
     alternatives: Iterable[PlanConstraints],
     others: Iterable[PlanConstraints] = (),
 ) -> PlanError:
-    """Return the error with the best placement of the first possible alternative, and of the first of the others."""
+    """Return the error with the best placement for the first possible alternative, and for the first of ``others``."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
         return PlanError(f"{message}; there is no similar plan: give another machine or batch size")
@@ -282,7 +282,7 @@ def _time_error(
     name: str,
     message: str,
 ) -> PlanError:
-    """Return the error with the cheapest plan that ends in time, on any nodes and batch, else with the time needed."""
+    """Return the error with the cheapest plan of any size and batch that ends in time, or with the time needed."""
     limit = constraints.limit_seconds or 0.0
     for free in (
         constraints.free(),

@@ -1,4 +1,4 @@
-"""The choice of a placement: the least expected time, accelerator hours or energy within the constraints."""
+"""Chooses the placement with the least expected time, accelerator hours or energy within the constraints."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CLIMBS = 40  # steps of the search around the best of a grid
 class PlanConstraints:
     """The constraints and the objective of a plan, with times in seconds; a quantity that is None is free.
 
-    Within ``deadline_seconds`` the target must be reached with the probability ``chance``; within ``slot_seconds`` it
-    should be. ``minimise`` is by default accelerator hours if there is a deadline, otherwise time.
+    The target must be reached within ``deadline_seconds``, and should be within ``slot_seconds``, with probability
+    ``chance``. ``minimise`` defaults to accelerator hours if there is a deadline, otherwise to time.
     """
 
     minimise: Objective | None = None
@@ -51,7 +51,7 @@ class PlanConstraints:
         )
 
     def free(self) -> PlanConstraints:
-        """Return a copy with nodes, ranks and micro batch free: the alternatives at the batch size."""
+        """Return a copy with nodes, ranks and micro batch free, to compare alternatives at this batch size."""
         return dataclasses.replace(
             self, nodes=None, ranks_per_node=None, workers=None, micro_batch_size=None
         )
@@ -61,7 +61,7 @@ class PlanConstraints:
 class PlanSelection:
     """The best candidate, and all candidates with which it was compared.
 
-    ``limited_by`` names the largest share of its time, and ``details`` explains it: see
+    ``limited_by`` names the largest share of the best candidate's time, and ``details`` explains the choice: see
     :func:`hpo.planning.placement.planner.explained`. Both are empty if placements were only compared.
     """
 
@@ -109,9 +109,9 @@ def placement_candidates(
 def choose_placement(
     context: PlanningContext, constraints: PlanConstraints
 ) -> PlanSelection | None:
-    """Return the best placement, or None; with a free batch, the best of a grid and then of its neighbours.
+    """Return the best placement or None; with a free batch, search a grid and then the neighbours of its best member.
 
-    If no placement is likely enough to end in time, the likeliest is the best.
+    If no placement is likely enough to end in time, the likeliest one is returned.
     """
     space = placement_space(context, constraints)
     found = {placement: context.candidate(placement) for placement in placements_to_compare(space)}
@@ -135,9 +135,9 @@ def choose_placement(
 def best_placement_candidate(
     found: Sequence[PlacementCandidate], constraints: PlanConstraints
 ) -> PlacementCandidate:
-    """Return the candidate with the least objective among those likely enough to end in time.
+    """Return the candidate with the lowest objective among those likely enough to end in time.
 
-    If there is none, return the likeliest; among equals (such as no chance for all), the fastest.
+    If there is none, return the likeliest candidate, or the fastest if several are equally likely.
     """
     limit = constraints.limit_seconds
     if limit is None:

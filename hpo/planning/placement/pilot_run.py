@@ -22,7 +22,7 @@ STEPS = 200  # number of updates that measure a throughput to within a few per c
 
 @dataclass(frozen=True)
 class PilotRun:
-    """One run: what it checks, where and for how many steps, the expected result, and what would overturn the plan.
+    """One pilot run: what it checks, where and for how many steps, what is expected, and what would overturn the plan.
 
     ``share`` is the part of the variance of the plan's log time that depends on what is checked. ``quantity`` is
     ``epochs to target`` or ``samples per second``; ``spread_after`` is the factor between the ends of the 90 % interval
@@ -40,7 +40,7 @@ class PilotRun:
     accelerator_hours: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return a JSON-compatible dictionary."""
         place = self.placement
         return {
             "checks": self.checks,
@@ -60,7 +60,7 @@ class PilotRun:
 
 
 def pilot_runs(context: PlanningContext, candidate: PlacementCandidate) -> list[PilotRun]:
-    """Return at most MOST_RUNS runs, the riskiest assumption first; at least one, unless nothing is uncertain.
+    """Return at most MOST_RUNS pilot runs, riskiest assumption first, and at least one unless nothing is uncertain.
 
     The variance of the log time is the sum of the variances of the log epochs and the log throughput, which are
     independent; the latter is split into the part of a single node and the part due to scale.
@@ -113,7 +113,7 @@ def _of_rate(
 def _of_epochs(
     context: PlanningContext, candidate: PlacementCandidate, epochs: float, rate: float
 ) -> PilotRun:
-    """Return one training to the target, at the batch size that tells most about the plan's, per sample trained."""
+    """Return a training run to the target at the batch size that is most informative per sample about the plan's."""
     batch = candidate.placement.global_batch_size
     after = {
         tried: context.law.spread_after(tried, batch)
@@ -140,7 +140,7 @@ def _of_epochs(
 
 
 def _smaller_batches(context: PlanningContext, candidate: PlacementCandidate) -> list[int]:
-    """Return the plan's batch, repeatedly halved, down to the largest swept one; only itself if none lies between."""
+    """Return the plan's batch repeatedly halved, down to the largest swept one, or itself if none lies between."""
     batch, unit, found = candidate.placement.global_batch_size, context.unit, []
     half = batch // 2
     while half > context.law.swept and half >= unit:
@@ -150,7 +150,7 @@ def _smaller_batches(context: PlanningContext, candidate: PlacementCandidate) ->
 
 
 def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Placement:
-    """Return a placement with the plan's local batch size; with fewer ranks if the batch has too few groups."""
+    """Return a placement with the plan's local batch size, and with fewer ranks if the batch has too few groups."""
     groups = batch // context.unit
     nodes = max(1, round(plan.nodes * batch / plan.global_batch_size))
     if nodes == plan.nodes and nodes > 1:

@@ -1,4 +1,4 @@
-"""Placements: how a global batch is laid out over nodes, ranks and micro batches, and which of them fit in memory."""
+"""Placements: how a global batch is laid out over nodes, ranks and micro batches, and which layouts fit in memory."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class AcceleratorMemory:
 def memory_needs(
     cost: WorkloadCost, settings: TrainingSettings, capacity: float
 ) -> AcceleratorMemory:
-    """Return the memory of a training with these settings on accelerators of ``capacity`` bytes.
+    """Return the memory that training with these settings needs on accelerators of ``capacity`` bytes.
 
-    Activations take half the memory in fp16 and bf16; with reduced weights, so do weights and gradients, in addition to
-    the fp32 master weights. A lagged gradient is kept as well.
+    Activations take half the memory in fp16 and bf16; with reduced-precision weights, so do weights and gradients, and
+    fp32 master weights are added. A lagged gradient is kept as well.
     """
     half = settings.precision in ("fp16", "bf16")
     weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
@@ -120,7 +120,7 @@ class PlacementSpace:
 
 
 def placements_to_compare(space: PlacementSpace) -> list[Placement]:
-    """Return the placements to compare: all for one batch size; a grid over nodes and local batches if it is free.
+    """Return the placements to compare: all for one batch size, or a grid over nodes and local batches if it is free.
 
     With a free batch every accelerator gets a rank, unless that is impossible.
     """
@@ -143,7 +143,7 @@ def neighbouring_placements(placement: Placement, space: PlacementSpace) -> Iter
 
 
 def steps_between(low: int, high: int) -> list[int]:
-    """Return whole numbers from ``low`` to ``high``: all up to EVERY_NODE_COUNT, then four per octave, and the end."""
+    """Return integers from ``low`` to ``high``: all up to EVERY_NODE_COUNT, then four per octave, and both ends."""
     numbers = {number for number in range(low, high + 1) if number <= EVERY_NODE_COUNT}
     octaves = range(max(low.bit_length() - 3, 0), high.bit_length())
     numbers |= {

@@ -56,8 +56,8 @@ def explained(
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, fastest first;
     ``shares`` is how the time is spent; ``rate`` is the throughput with its source; ``sensitivity`` and ``pilot_runs``
-    are lists; ``supported_batches`` is the range that the evidence supports; ``failures`` is their assumed cost;
-    ``evaluation`` is the seconds of one evaluation and the share of the time that evaluations take, or None.
+    are lists; ``supported_batches`` is the range that the evidence supports; ``failures`` is the assumed cost of node
+    failures; ``evaluation`` is the seconds of one evaluation and the share of the time that evaluations take, or None.
     """
     best, deadline = selection.best, constraints.deadline_seconds
     return {
@@ -87,7 +87,7 @@ def explained(
 def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Placement:
     """Return the placement with the least time if all ranks are equally fast, for an unknown throughput.
 
-    Raises :class:`PlanError` if there is none, or if the constraints or the objective need a time.
+    Raises :class:`PlanError` if there is none, or if the constraints or the objective depend on time.
     """
     if constraints.limit_seconds is not None or constraints.objective != "time":
         raise PlanError(

@@ -1,4 +1,4 @@
-"""The throughput of a placement: measured there, modelled from the machine's figures, or measured by the sweep."""
+"""The throughput of a placement: measured on the machine, modelled from its figures, or measured by the sweep."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ other processes use the cores too; the best is 1."""
 class ThroughputRate:
     """Samples per second of a whole placement, with its 90 % interval.
 
-    ``limited_by`` is compute, network, input or control, "" if unknown; ``shares`` holds their shares of the time of a
-    step, which sum to 1, empty if unknown. ``source`` says in words where the figure comes from.
-    ``evaluation_seconds`` is the time of one evaluation; 0 if ``samples_per_second`` includes evaluations, or if it is
-    unknown.
+    ``limited_by`` is compute, network, input or control, "" if unknown. ``shares`` holds the share of each in the time
+    of a step; they sum to 1, and the mapping is empty if they are unknown. ``source`` says in words where the figure
+    comes from. ``evaluation_seconds`` is the time of one evaluation; 0 if ``samples_per_second`` includes evaluations,
+    or if it is unknown.
     """
 
     samples_per_second: Interval
@@ -39,7 +39,7 @@ class ThroughputRate:
     evaluation_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return a JSON-compatible dictionary."""
         return {
             "samples_per_second": self.samples_per_second.to_dict(),
             "limited_by": self.limited_by,
@@ -123,8 +123,8 @@ class MeasuredRates:
 class SweepRates:
     """Rates on this machine, from the throughput of a single worker of the sweep, in samples per second.
 
-    ``host_seconds`` is the core time to read and prepare one sample, and ``cores`` the worker's number of cores: the
-    share of their time spent on input is known; the breakdown of the rest is not.
+    ``host_seconds`` is the core time to read and prepare one sample, and ``cores`` is the worker's number of cores.
+    They give the share of time spent on input; the breakdown of the remaining time is unknown.
     """
 
     samples_per_second: float
@@ -141,7 +141,7 @@ class SweepRates:
             {"input": self.input_share, "compute": 1 - self.input_share}
             if self.host_seconds
             else {},
-            "the sweep's own trainings",
+            "the sweep's own training runs",
         )
 
     @property
@@ -155,7 +155,8 @@ def measured_rates(
 ) -> MeasuredRates | None:
     """Fit a law to throughputs measured on a machine; return None unless they differ in the number of accelerators.
 
-    Throughputs of outcomes include evaluations; published ones are for training alone: ``modelled`` adds evaluations.
+    Throughputs from outcomes include evaluations. Published throughputs are for training alone, so ``modelled`` adds
+    evaluations.
     """
     from hpo.planning.throughput import fit_throughput
 
@@ -168,7 +169,7 @@ def measured_rates(
 
 
 def step_options(settings: TrainingSettings) -> StepOptions:
-    """Return the settings that affect the time of a step: precision, bytes and lag of a communicated gradient."""
+    """Return the settings that affect the time of a step: precision, and bytes and lag of communicated gradients."""
     from hpo.planning.timing.step_time import StepOptions
 
     return StepOptions(
@@ -181,7 +182,7 @@ def step_options(settings: TrainingSettings) -> StepOptions:
 def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> Interval:
     """Return the seconds of training for ``epochs`` at ``rate`` samples per second, combining both intervals' ends.
 
-    For a rate known only by its interval: seconds = epochs * train_samples / rate.
+    This is for a rate known only by its interval: seconds = epochs * train_samples / rate.
     """
     return Interval(
         epochs.median * train_samples / rate.median,

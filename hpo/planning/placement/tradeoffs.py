@@ -1,11 +1,11 @@
 """The Pareto front of time, accelerator hours and epochs over batch sizes, placements and settings.
 
-The best choice depends on what is scarce: a small batch needs the fewest epochs, a large one on many accelerators ends
-first, and few accelerators cost the least. Candidates are all placements of all batch sizes that the evidence supports,
-with the recommended settings and with others around them; one is left out if another is at least as good in all three
-aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). With a fixed training budget
-the third aim is the metric after it. A run that may be lost counts with its repetitions: time and hours are divided by
-the chance that it is not lost.
+The best choice depends on what is scarce: a small batch needs the fewest epochs, a large batch on many accelerators
+finishes first, and few accelerators cost the least. Candidates are all placements of all batch sizes that the evidence
+supports, with the recommended settings and with others around them. A candidate is left out if another is at least as
+good in all three aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). With a fixed
+training budget, the third aim is the metric at its end. A run that may be lost is assumed to be repeated: its time and
+hours are divided by the chance that it is not lost.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from trainers.job import Question
 Array: TypeAlias = NDArray[np.float64]
 
 SHOWN = 12
-"""The most members of a front that are shown; a front may have hundreds."""
+"""The maximum number of members of a front that are shown; a front may have hundreds."""
 AIMS = ("fastest", "cheapest", "fewest epochs")
 BALANCED = "balanced"
 
 
 class SettingsLaw(EpochsLaw, Protocol):
-    """What settings (the recommended ones, or others around them) need at each batch size.
+    """The need of given settings (the recommended ones, or others around them) at each batch size.
 
     The need is the epochs to target, or the shortfall after a fixed budget.
     """
@@ -46,9 +46,9 @@ class SettingsLaw(EpochsLaw, Protocol):
 class TradeOff:
     """A member of the front: a placement with its batch size, its ``settings``, and their results.
 
-    ``need`` is the interval of one training's epochs to target or, with a fixed budget, of its ``metric`` after the
-    budget. ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals, for one run. ``marks`` names the aims
-    in which it is the best of all; the member nearest to the best in all aims at once is marked too.
+    ``need`` is the interval of one run's epochs to target or, with a fixed budget, of its ``metric`` after the budget.
+    ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals, for one run. ``marks`` names the aims in
+    which the member is the best of all; the member closest to the best in all aims at once is marked too.
     """
 
     candidate: PlacementCandidate
@@ -64,7 +64,7 @@ class TradeOff:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes of the machine."""
+        """The number of nodes used."""
         return self.candidate.placement.nodes
 
     @property
@@ -78,7 +78,7 @@ class TradeOff:
         return self.candidate.accelerator_hours
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return a JSON-compatible dictionary."""
         row = self.candidate.to_dict()
         if self.metric is not None:
             row |= {"metric": self.metric, "best": self.need.to_dict()}
@@ -100,9 +100,8 @@ def trade_offs(
 ) -> tuple[TradeOff, ...]:
     """Return the front over all placements within the constraints and the settings of each of ``laws``, fastest first.
 
-    ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose time follows the context's own
-    law; it is None if the question is the epochs to target. There are at most ``most`` members, including the best in
-    each aim.
+    ``told`` is the :class:`trainers.job.Question` of a fixed budget, for which the context's own law gives the time; it
+    is None if the question is the epochs to target. There are at most ``most`` members, including the best in each aim.
     """
     found: list[TradeOff] = []
     for law in laws:

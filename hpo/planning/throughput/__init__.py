@@ -1,4 +1,4 @@
-"""Predicts samples per second, with intervals, on more accelerators than were measured, from a few measured rows."""
+"""Extrapolates samples per second, with intervals, from a few measured rows to more accelerators."""
 
 from hpo.planning.throughput.forecast import ThroughputForecast, ThroughputModel, fit_throughput
 from hpo.planning.throughput.rows import Measurement

@@ -1,13 +1,13 @@
-"""A log-linear factor model: samples per second of a machine and a workload that were never measured together.
+"""A log-linear factor model of samples per second, for a machine and a workload never measured together.
 
     log y = mu + sum_f effect_f(level) + sum_k slope_k log x_k + pair + noise
 
-Every factor (machine, workload, architecture, precision ...) has one effect per level, normal around 0 with its own
-spread, so that levels with few rows shrink towards the mean and an unseen level widens the interval by the spread.
-``pair`` is the residual shared by rows with equal levels of all factors: a machine may suit one workload better.
-Numbers (accelerators, parameters, threads) enter as logarithms. Random effects with spreads chosen by marginal
-likelihood are from Gelman and Hill 2007, chapters 12 and 13; the uncertainty of the spreads is found by Laplace's
-method (MacKay 2003, chapter 27), with draws reweighted to the true posterior.
+Every factor (machine, workload, architecture, precision, ...) has one effect per level, normal around 0 with the
+factor's own spread. Levels with few rows therefore shrink towards the mean, and an unseen level widens the interval by
+the spread. ``pair`` is the residual shared by rows with equal levels of all factors, as a machine may suit one workload
+better than others. Numbers (accelerators, parameters, threads) enter as logarithms. Random effects with spreads chosen
+by marginal likelihood follow Gelman and Hill 2007, chapters 12 and 13. The uncertainty of the spreads comes from
+Laplace's method (MacKay 2003, chapter 27), with draws reweighted to the true posterior.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hpo.planning.throughput.forecast import OFFSETS
 
 Array: TypeAlias = NDArray[np.float64]
 
-MEAN_SD = 20.0  # prior standard deviation of the intercept: flat in any unit
-SLOPE_SD = 1.0  # throughput grows or falls with a number, rarely faster than in proportion
+MEAN_SD = 20.0  # prior standard deviation of the intercept: effectively flat in any unit
+SLOPE_SD = 1.0  # throughput grows or falls with a number, but rarely faster than in proportion
 EFFECT_SD, PAIR_SD, NOISE_SD = (
     0.7,
     0.15,
@@ -39,7 +39,7 @@ TRIED, DRAWS = 512, 64
 
 @dataclass(frozen=True)
 class FactorRow:
-    """One measurement: the level of every factor, numbers above 0, and the samples per second."""
+    """One measurement: a level for every factor, positive numbers, and the samples per second."""
 
     factors: Mapping[str, str]
     numbers: Mapping[str, float]
@@ -48,7 +48,7 @@ class FactorRow:
 
 @dataclass(frozen=True)
 class FactorModel:
-    """The fitted model: draws of the log spreads, (draws, factors + 2), with ``weights`` = K^-1 (log y - mean)."""
+    """The fitted model: draws of the log spreads, shape (draws, factors + 2), and ``weights`` = K^-1 (log y - mean)."""
 
     rows: Sequence[FactorRow]
     spreads: Array
@@ -59,10 +59,10 @@ class FactorModel:
     def at(
         self, factors: Mapping[str, str], numbers: Mapping[str, float] | None = None
     ) -> Interval:
-        """Predict the samples per second of a new measurement with these levels and numbers, with a 90 % interval.
+        """Predict the samples per second, with a 90 % interval, of a new measurement with these levels and numbers.
 
-        A level that was never measured is allowed, and widens the interval. Raises :class:`EvidenceError` unless the
-        factors and numbers are those of the rows.
+        A level that was never measured is allowed, but widens the interval. Raises :class:`EvidenceError` unless the
+        names of the factors and numbers match those in the rows.
         """
         asked = FactorRow(factors, numbers or {}, 1.0)
         _check_names(asked, self.rows[0], "asked")
@@ -84,7 +84,10 @@ class FactorModel:
 def fit_factors(
     rows: Sequence[FactorRow], *, rng: np.random.Generator | None = None
 ) -> FactorModel:
-    """Fit the model to ``rows``, all with the same factors and numbers; deterministic unless ``rng`` is given."""
+    """Fit the model to ``rows``, which all have the same factors and numbers.
+
+    The result is deterministic unless ``rng`` is given.
+    """
     if not rows:
         raise EvidenceError("a factor model needs at least one measured row")
     for position, row in enumerate(rows, start=1):
@@ -101,7 +104,7 @@ def fit_factors(
 
 
 def _spreads(parts: Array, gaps: Array, rng: np.random.Generator) -> Array:
-    """Return draws of the log spreads of every factor, of the pairs and of the noise, around their posterior mode."""
+    """Return draws, around the posterior mode, of the log spreads of all factors, the pairs and the noise."""
     from scipy.optimize import minimize
 
     factors = len(parts) - 2
@@ -145,7 +148,10 @@ def _curvature(value: Callable[[Array], float], at: Array, step: float = 0.05) -
 
 
 def _parts(here: Sequence[FactorRow], there: Sequence[FactorRow]) -> Array:
-    """Return whether rows share a level, by factor, then in all; then mean and slopes, including their variances."""
+    """Return the terms of the covariance: shared levels of each factor, of all factors, and of the mean and slopes.
+
+    The last term includes the variances of the mean and the slopes.
+    """
     names = sorted(there[0].factors)
     same = [
         np.array([[float(a.factors[name] == b.factors[name]) for b in there] for a in here])

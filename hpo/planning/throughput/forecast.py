@@ -1,8 +1,8 @@
-"""Forecasts of samples per second: fit once, evaluate at any number of accelerators and any global batch.
+"""Forecasts of samples per second: fit once, then evaluate at any number of accelerators and global batch size.
 
-A forecast is a mixture of two models of the same rows: the time of a step as a sum of terms, and linear scaling, each
-weighted by its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Non-negative least squares in the
-terms 1, N and log N is a case of the step model with a vague prior.
+A forecast mixes two models of the same rows, a step time that is a sum of terms and linear scaling, each weighted by
+its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Non-negative least squares in the terms 1, N
+and log N is a special case of the step model with a vague prior.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ OFFSETS, LINEAR_OFFSETS = _quantiles(20), _quantiles(200)
 class ThroughputForecast:
     """Samples per second of a new configuration, with its 90 % predictive interval, and what limits it.
 
-    ``limited_by`` is the largest term of the step beyond ideal computation; "compute" if all others together are less
-    than a tenth of the step. ``trust`` is high, medium or low; ``reason`` explains it in words.
+    ``limited_by`` is the largest term of the step beyond ideal computation, or "compute" if all these terms together
+    take less than a tenth of the step. ``trust`` is high, medium or low; ``reason`` explains it in words.
     """
 
     accelerators: int
@@ -51,7 +51,7 @@ class ThroughputForecast:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the forecast as plain values for JSON, as printed by ``hpo throughput``."""
+        """Return the forecast as a JSON-compatible dictionary, as printed by ``hpo throughput``."""
         return {
             "accelerators": self.accelerators,
             "global_batch_size": self.global_batch_size,
@@ -122,8 +122,8 @@ def fit_throughput(
 ) -> ThroughputModel:
     """Fit the model to measured ``rows`` of one workload on one kind of accelerator.
 
-    ``machine`` gives the accelerators per node if the rows do not. Deterministic unless ``rng`` is given.
-    Raises :class:`EvidenceError` without rows, or for a row with invalid figures.
+    ``machine`` gives the accelerators per node if the rows do not. The fit is deterministic unless ``rng`` is given.
+    Raises :class:`EvidenceError` if there are no rows or if a row has invalid figures.
     """
     node_size = None if machine is None else float(machine.accelerators_per_node)
     steps = fit_steps(

@@ -1,10 +1,11 @@
-"""Linear scaling as an alternative to the step model: samples per second per accelerator as a walk without drift.
+"""Linear scaling, the alternative to the step model: samples per second per accelerator as a driftless random walk.
 
-log(samples/s/N) = level + g(log N, log b) + scatter, with g a Brownian motion in the logarithms of the accelerators N
-and of the local batch b: increments have mean 0 and a variance proportional to |change of log N| and |change of
-log b|. With a flat prior on the level, its expectation beyond the largest scale is linear scaling from there,
-smoothed by the scatter: ordinary kriging (Cressie 1993, section 3.2). It models neither batch effects nor the network,
-so it is robust where the step model is wrong about both; the marginal likelihood of the rows decides its weight.
+log(samples/s/N) = level + g(log N, log b) + scatter, where g is a Brownian motion in the logarithms of the accelerators
+N and the local batch b: its increments have mean 0 and a variance proportional to |change of log N| and |change of log
+b|. With a flat prior on the level, the expectation beyond the largest scale is linear scaling from there, smoothed by
+the scatter. This is ordinary kriging (Cressie 1993, section 3.2). The model covers neither batch effects nor the
+network, so it is robust where the step model is wrong about them. The marginal likelihood of the rows decides its
+weight.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from hpo.planning.throughput.rows import Measurement
 Array: TypeAlias = NDArray[np.float64]
 
 DISTANT = (
-    1e3  # the variance at the origin, large compared with all increments: the level absorbs it
+    1e3  # the variance at the origin, large compared with all increments; the level absorbs it
 )
 
 
 def log_evidence(rows: Sequence[Measurement], walk: WalkPriors) -> float:
-    """Return the log marginal likelihood of log samples per second, up to the constant of the flat level and of 2 pi.
+    """Return the log marginal likelihood of log samples per second, without constants from the flat level and 2 pi.
 
-    It is comparable with that of :class:`hpo.planning.throughput.posterior.StepPosterior` for the same rows.
+    It is comparable with :attr:`hpo.planning.throughput.posterior.StepPosterior.log_evidence` for the same rows.
     """
     gain, gaps, _ = _fit(rows, walk)
     return float(
@@ -68,7 +69,7 @@ def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, f
 
 
 def _covariance(here: Array, there: Array, walk: WalkPriors) -> Array:
-    """Return DISTANT minus half the variance of the increment: with an unknown level, only increments matter."""
+    """Return DISTANT minus half the variance of the increment; with an unknown level, only increments matter."""
     rates = np.exp(2.0 * np.array([walk.log_accelerators, walk.log_local_batch]))
     return np.asarray(DISTANT - 0.5 * np.abs(here[:, None, :] - there[None, :, :]) @ rates)
 

@@ -1,13 +1,13 @@
-"""Fits the step model to measured rows: equally likely particles of its parameters, and their predictions elsewhere.
+"""Fits the step model to measured rows: equally likely particles of its parameters, and their predictions.
 
-A configuration's log throughput is the formula's plus a residual, as software and batch are retuned at every scale.
-Part of the residual is shared by neighbouring configurations, so the interval widens with the distance of the
-extrapolation (Kennedy and O'Hagan 2001, the discrepancy of a computer model). The constant factor, the throughput
-of the reference row, is integrated out in closed form under a flat prior on its logarithm.
+A configuration's log throughput is the value of the formula plus a residual, as software and batch are retuned at every
+scale. Neighbouring configurations share part of the residual, so the interval widens with the distance of the
+extrapolation (the model discrepancy of Kennedy and O'Hagan 2001). The constant factor, the throughput of the reference
+row, is integrated out in closed form under a flat prior on its logarithm.
 
-Rows under one name can come from different systems: another chassis, other links. One row may therefore have a normal
-offset; the posterior sums in closed form over which one does, if any (Box and Tiao 1968, Biometrika 55, a normal
-likelihood contaminated by one of larger variance, with at most one bad row).
+Rows under one name can come from different systems, for example with another chassis or other links. One row may
+therefore have a normally distributed offset. The posterior sums in closed form over which row has it, if any (Box and
+Tiao 1968, Biometrika 55: a normal likelihood contaminated by one of larger variance, with at most one bad row).
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ SHARED_VARIANCE = (
 CORRELATION_LENGTH = np.log(64.0)  # in |log N/N'| + |log b/b'|
 RUN_VARIANCE = 0.25  # variance between runs of one configuration, relative to the independent part
 ONE_NODE_SPREAD = 1.3  # widens the prior on the network between nodes if no row uses it
-ODD_ODDS = 0.25  # prior odds that a given row is from an odd system, against no odd row
+ODD_ODDS = 0.25  # prior odds that a given row, rather than none, is from an odd system
 ODD_SD = 0.1  # standard deviation of the offset of an odd system, in log samples per second
 
 
 @dataclass(frozen=True)
 class StepPosterior:
-    """Particles of the parameters by name, shape (particles,), with the residuals of the measured rows.
+    """Particles of the parameters by name, each of shape (particles,), with the residuals of the measured rows.
 
-    ``level`` is the log throughput of the reference's ideal computation, (particles,); ``residuals`` holds those of the
-    rows, (particles, rows); ``gain`` is the inverse of the residuals' correlation, (rows, rows). ``odd`` is the index
-    of the row of an odd system, or the number of rows if there is none; ``offset`` and ``offset_variance`` are the mean
-    and variance of its offset in log throughput, (particles,) each. ``log_evidence`` is the log marginal likelihood of
-    the rows' log samples per second, up to the constant of the flat level and of 2 pi.
+    ``level``, of shape (particles,), is the log throughput of the reference's ideal computation. ``residuals``, of
+    shape (particles, rows), holds the residuals of the rows, and ``gain``, of shape (rows, rows), is the inverse of
+    their correlation. ``odd`` is the index of the row from an odd system, or the number of rows if there is none.
+    ``offset`` and ``offset_variance``, each of shape (particles,), are the mean and variance of that row's offset in
+    log throughput. ``log_evidence`` is the log marginal likelihood of the rows' log samples per second, without
+    constants from the flat level and 2 pi.
     """
 
     rows: Sequence[Measurement]
@@ -68,11 +69,11 @@ class StepPosterior:
     log_evidence: float
 
     def terms(self, accelerators: float, global_batch_size: float) -> StepTerms:
-        """Return the step's terms at one point, each (particles, 1)."""
+        """Return the terms of the step at one point, each of shape (particles, 1)."""
         return step_terms(self.values, self._point(accelerators, global_batch_size), self.reference)
 
     def log_throughput(self, accelerators: float, global_batch_size: float) -> tuple[Array, Array]:
-        """Return the mean and standard deviation of a new configuration's log samples per second, (particles,) each."""
+        """Return the mean and standard deviation of log samples per second at a new point, both (particles,) arrays."""
         point = self._point(accelerators, global_batch_size)
         formula = log_throughput(step_terms(self.values, point, self.reference), point)[:, 0]
         near = _shared(
@@ -88,9 +89,9 @@ class StepPosterior:
         )
 
     def odd_row(self) -> tuple[Measurement, float, float] | None:
-        """Return the row most likely from an odd system, its probability, and its ratio to what the others suggest.
+        """Return the row most likely from an odd system, its probability, and its ratio to the others' prediction.
 
-        Return None if there is no such row; with two rows or fewer it is unclear which of them is odd.
+        Return None if there is no such row, or if there are at most two rows, so that it is unclear which one is odd.
         """
         if len(self.rows) < 3:
             return None
@@ -123,7 +124,7 @@ def fit_steps(
 ) -> StepPosterior:
     """Return the posterior given ``rows``, one per configuration.
 
-    ``node_size`` is the number of accelerators per node for rows without nodes; None if unknown.
+    ``node_size`` is the number of accelerators per node for rows that do not give their nodes; None if unknown.
     """
     smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
     reference = ReferenceRow(smallest.accelerators, smallest.local_batch_size)
@@ -198,11 +199,11 @@ def fit_steps(
 def _odd_systems(
     residuals: Array, precision: Array, log_scatter: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the log odds of each row being the odd one, and 0 for none; then its offset and the offset's variance.
+    """Return the log odds that each row is the odd one (0 for none), then its offset and the offset's variance.
 
-    All are (particles, rows + 1), with residuals (particles, rows). An offset of variance ODD_SD^2 on row i is a
-    rank-one change of the rows' covariance (Sherman and Morrison 1950); ``precision`` is its inverse in units of the
-    scatter.
+    All have shape (particles, rows + 1); the residuals have shape (particles, rows). An offset of variance ODD_SD^2 on
+    row i is a rank-one change of the rows' covariance (Sherman and Morrison 1950). ``precision`` is the inverse of the
+    covariance in units of the scatter.
     """
     inverse = np.exp(-2.0 * log_scatter)[:, None]
     pull, curvature = residuals @ precision * inverse, np.diag(precision) * inverse

@@ -9,7 +9,7 @@ from hpo.extrapolation.laws.priors import NormalPrior
 
 @dataclass(frozen=True)
 class StepPriors:
-    """Normal beliefs about the parameters of :mod:`hpo.planning.throughput.step_model`.
+    """Normal priors on the parameters of :mod:`hpo.planning.throughput.step_model`.
 
     Coefficients are natural logarithms, relative to the ideal computation of the smallest measured row. ``log_scatter``
     is the scatter of a configuration around the formula.
@@ -27,7 +27,7 @@ class StepPriors:
 
 @dataclass(frozen=True)
 class WalkPriors:
-    """Natural logarithms of the standard deviations of :mod:`hpo.planning.throughput.linear`.
+    """Natural logarithms of the standard deviations in :mod:`hpo.planning.throughput.linear`.
 
     The first two apply to log samples per second per accelerator, for a change of 1 in log accelerators or in log local
     batch; the third is the scatter of a configuration.
@@ -40,7 +40,7 @@ class WalkPriors:
 
 @dataclass(frozen=True)
 class ThroughputPriors:
-    """The priors of the step model and of linear scaling, with the prior weight of the latter."""
+    """The priors of the step model and of linear scaling, with the prior weight of linear scaling."""
 
     step: StepPriors
     walk: WalkPriors
@@ -62,8 +62,8 @@ PRIORS = ThroughputPriors(
     WalkPriors(-1.83, -1.61, -3.69),
 )
 
-# log2 of the accelerators per node if unknown: 8, as in most recent machines, within a factor of about 1.7; or, for a
-# share of the machines, hundreds in one network (TPU pods, racks with one NVLink domain)
+# log2 of the accelerators per node if their number is unknown: 8 within a factor of about 1.7, as in most recent
+# machines, or, for a share of the machines, hundreds in one network (TPU pods, racks with one NVLink domain)
 LOG2_NODE_SIZE = NormalPrior(3.0, 0.75)
 LOG2_POD_SIZE = NormalPrior(8.0, 3.0)
 POD_SHARE = 0.1

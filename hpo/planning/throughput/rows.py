@@ -1,4 +1,4 @@
-"""Measured throughput: the rows of a fit, checked and with repeated rows merged."""
+"""Measured throughput: the rows of a fit, checked, with repeated rows merged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpo.errors import EvidenceError
 
 
 class MeasuredThroughput(Protocol):
-    """The fields of a measured row that a fit reads; a row of the database has them."""
+    """The fields of a measured row that a fit reads; database rows provide them."""
 
     @property
     def accelerators(self) -> int: ...  # noqa: D102
@@ -59,7 +59,7 @@ class Measurement:
 
     @property
     def local_batch_size(self) -> float:
-        """Samples per accelerator and update; a mean if the batch does not divide evenly."""
+        """Samples per accelerator per update; a mean if the batch does not divide evenly."""
         return self.global_batch_size / self.accelerators
 
     @property
@@ -71,7 +71,7 @@ class Measurement:
 
     @property
     def shows_node_size(self) -> bool:
-        """Whether the row determines the node size: a row on a single node does not."""
+        """Whether the row determines the node size, which a row on a single node does not."""
         return self.accelerators_per_node is not None or (self.nodes is not None and self.nodes > 1)
 
 
@@ -82,7 +82,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def merge_measurements(rows: Sequence[MeasuredThroughput]) -> list[Measurement]:
-    """Return one measurement for each pair of accelerators and batch: the median, with the total number of runs."""
+    """Return one measurement per number of accelerators and batch size: the median, with the total number of runs."""
     if not rows:
         raise EvidenceError(
             "a throughput fit needs at least one measured row of accelerators, global_batch_size and "

@@ -1,19 +1,19 @@
 """The time of one step as a sum of terms that grow differently with accelerators and local batch.
 
-With N accelerators, m per node, local batch b = B / N and x = b / b_0, where N_0 and b_0 are those of the smallest
-measured row, in units of that row's ideal computation::
+With N accelerators, m per node, local batch b = B / N and x = b / b_0, where N_0 and b_0 belong to the smallest
+measured row, the terms are, in units of that row's ideal computation::
 
     ideal    x
     compute  a x^q                          underuse at a small local batch, launches, the update; 0 < q < 1
     network  i (1 - 1/min(N, m))            reduction inside a node: the volume of a ring, 2 (N-1)/N of the gradients
              + j (1 - m/N)     (N > m)      the same between nodes
              + c log2 N                     latency of a tree, and similar terms
-    control  s x log2(N/N_0)   (N > N_0)    stragglers: the slowest of N takes longer with larger N
-    input    k x N/N_0                      a shared source of samples of finite rate: its time grows with B
+    control  s x log2(N/N_0)   (N > N_0)    stragglers: the slowest of N takes longer as N grows
+    input    k x N/N_0                      a shared source of samples with a finite rate: the time grows with B
 
-Samples per second are proportional to B over the sum. Rings, trees and their volumes: Thakur, Rabenseifner and Gropp
-2005; t = a + b x per step with the network added: Qiao et al. 2021 (Pollux), eq. 9-11, without their overlap exponent,
-which the published runs do not need: the terms are the exposed parts.
+Samples per second are proportional to B divided by the sum. Rings, trees and their volumes are from Thakur,
+Rabenseifner and Gropp 2005. The step time t = a + b x with the network added is from Qiao et al. 2021 (Pollux), eq.
+9-11, but without the overlap exponent, which the published runs do not need because the terms are the exposed parts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StepTerms:
 
     @property
     def total(self) -> Array:
-        """The whole step."""
+        """The time of the whole step."""
         return self.ideal + self.compute + self.network + self.control + self.input
 
     def departures(self) -> dict[Limit, Array]:
@@ -78,7 +78,7 @@ class StepTerms:
 def step_terms(
     values: Mapping[str, Array], points: ThroughputPoints, reference: ReferenceRow
 ) -> StepTerms:
-    """Return the step's terms for parameters of shape (particles,) each."""
+    """Return the terms of the step, given parameters that each have shape (particles,)."""
     column = {name: value[:, None] for name, value in values.items()}
     accelerators = points.accelerators
     local = points.global_batch_size / accelerators / reference.local_batch_size
@@ -104,7 +104,7 @@ def step_terms(
 
 
 def log_throughput(terms: StepTerms, points: ThroughputPoints) -> Array:
-    """Return the log samples per second up to a constant, shape (particles, points)."""
+    """Return the log samples per second up to a constant, of shape (particles, points)."""
     return np.asarray(np.log(points.global_batch_size) - np.log(terms.total))
 
 

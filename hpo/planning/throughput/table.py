@@ -1,7 +1,7 @@
 """Reads measured throughput from a CSV table, one row per configuration.
 
 Columns: ``accelerators``, ``global_batch_size``, ``samples_per_second``; optional ``nodes``, ``accelerators_per_node``
-and ``runs`` (the number of runs averaged in the row). An empty cell of an optional column means "unknown".
+and ``runs`` (the number of runs averaged in the row). An empty cell in an optional column means "unknown".
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _measurement(path: Path, line: int, cells: Mapping[str, str]) -> Measurement
         )
     if nodes is not None and size is not None and nodes < math.ceil(accelerators / size):
         raise EvidenceError(
-            f"{path}, line {line}: {nodes} nodes of {size} accelerators do not hold {accelerators}; "
+            f"{path}, line {line}: {nodes} nodes of {size} accelerators do not provide {accelerators}; "
             f"correct 'nodes' or 'accelerators_per_node', or leave one of them empty"
         )
     return Measurement(

@@ -10,9 +10,9 @@ from hpo.planning.throughput.step_model import Limit
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
-FAR, VERY_FAR = 4.0, 16.0  # times the most accelerators that were measured
-WIDE, VERY_WIDE = 1.5, 2.0  # the interval's ends, high over low
-SMALL_BATCH = 0.5  # times the smallest local batch that was measured
+FAR, VERY_FAR = 4.0, 16.0  # multiples of the largest number of accelerators measured
+WIDE, VERY_WIDE = 1.5, 2.0  # ratio of the interval's ends, high to low
+SMALL_BATCH = 0.5  # multiple of the smallest local batch measured
 ODD = 0.5  # a row is called odd above this probability
 
 
@@ -32,21 +32,21 @@ def judge_throughput(
     doubts, worries = [], []
     if scales == 1:
         doubts.append(
-            "all rows have the same number of accelerators, so the cost of scaling is a guess "
-            "from other machines"
+            "all rows have the same number of accelerators, so the cost of scaling is "
+            "estimated from other machines"
         )
     elif all(within_one_node(row, posterior.node_size) for row in rows) and accelerators > max(
         most, posterior.node_size or 0
     ):
         doubts.append(
-            "no row uses more than one node, so the cost of the network between nodes is a "
-            "guess from other machines; measure one row on two nodes"
+            "no row uses more than one node, so the cost of the network between nodes is "
+            "estimated from other machines; measure one row on two nodes"
         )
     elif scales == 2:
         worries.append("only two accelerator counts were measured")
     if beyond > FAR:
         (doubts if beyond > VERY_FAR else worries).append(
-            f"{beyond:.3g} times the accelerators of the largest row"
+            f"{beyond:.3g} times as many accelerators as in the largest row"
         )
     if width > WIDE:
         (doubts if width > VERY_WIDE else worries).append(
@@ -55,7 +55,7 @@ def judge_throughput(
     local, least = global_batch_size / accelerators, min(row.local_batch_size for row in rows)
     if local < SMALL_BATCH * least:
         worries.append(
-            f"the local batch of {local:.3g} is far below the smallest that was measured, {least:.3g}"
+            f"the local batch of {local:.3g} is far below the smallest one measured, {least:.3g}"
         )
     worries += _odd_row(posterior)
     trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"
@@ -70,15 +70,15 @@ def _odd_row(posterior: StepPosterior) -> list[str]:
     way = "slower" if factor < 1.0 else "faster"
     return [
         f"the row on {row.accelerators} accelerators is {abs(factor - 1.0):.0%} {way} than the "
-        f"others suggest and gets less weight; check that it is the same system"
+        f"others suggest and gets less weight; check that it is from the same system"
     ]
 
 
 def _sentence(beyond: float, limit: Limit, scales: int, width: float, problems: list[str]) -> str:
     where = (
-        f"{beyond:.3g} times the accelerators of the largest row"
+        f"{beyond:.3g} times as many accelerators as in the largest row"
         if beyond > 1.0
-        else "Within the scales measured"
+        else "Within the measured scales"
     )
     opening = f"{where}, limited by {limit}"
     if not problems:
@@ -86,6 +86,6 @@ def _sentence(beyond: float, limit: Limit, scales: int, width: float, problems: 
     told = [
         problem
         for problem in problems
-        if not problem.startswith(f"{beyond:.3g} times the accelerators")
+        if not problem.startswith(f"{beyond:.3g} times as many accelerators")
     ]
-    return f"{opening}. Doubts: {'; '.join(told)}." if told else f"{opening}, which is far."
+    return f"{opening}. Doubts: {'; '.join(told)}." if told else f"{opening}; a long extrapolation."

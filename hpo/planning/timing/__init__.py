@@ -1,1 +1,1 @@
-"""How long a placement takes: costs of a sample, collectives, steps, failures."""
+"""The time that a placement takes: costs per sample, collectives, steps and failures."""

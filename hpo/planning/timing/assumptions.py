@@ -1,4 +1,4 @@
-"""Figures on which a step time depends but which no machine file has: one set for all machines, each with its range.
+"""Figures that step times depend on but no machine file gives: one set for all machines, each with a range.
 
 Each interval has a median, and the ends of the 90 % interval as low and high; on each side of the median the figure is
 log-normal. None of them is fitted to the scaling that ``benchmarks/published_efficiency.py`` predicts.
@@ -19,7 +19,7 @@ from hpo.extrapolation.inference.intervals import Interval
 
 DRAWS = 128
 BACKWARD_SHARE = 2 / 3
-"""Back-propagation takes two matrix products for each one of the forward pass."""
+"""Back-propagation takes two matrix products for each one in the forward pass."""
 
 CYCLE_SECONDS = 1e-3
 """Interval at which Horovod checks for ready gradients (its default since 0.21; 5 ms before)."""
@@ -43,11 +43,11 @@ MESSAGE_SECONDS = Interval(0.2e-6, 0.07e-6, 0.6e-6)
 """Processor time for one rank's message on one tensor: some hundred instructions to unpack, look up and count."""
 
 STEP_VARIATION = Interval(0.015, 0.005, 0.04)
-"""Standard deviation of the step times of equal ranks over their mean: clocks, temperature, the operating system."""
+"""Relative standard deviation of step times among equal ranks, due to clocks, temperature and the operating system."""
 
 LOSS_PER_DOUBLING = Interval(0.008, 0.002, 0.035)
-"""Share of the speed that is lost with each doubling of the nodes for reasons not modelled here: congestion, system
-noise, other jobs. It comes from eight families of MLPerf runs with one local batch and growing size (HPC v1.0, training
+"""Share of the speed lost with each doubling of the nodes for reasons not modelled here: congestion, system noise,
+other jobs. It is derived from eight families of MLPerf runs with one local batch and growing size (HPC v1.0, training
 v0.6 to v2.0). They lose 0.4 to 4.9 % per doubling in total, median 1.4 %; the loss that the rest of this model explains
 is subtracted. A ninth family, which loses 17 %, is left out."""
 
@@ -57,12 +57,12 @@ STORAGE_SHARE = Interval(0.4, 0.15, 0.8)
 CONTENTION = Interval(0.1, 0.03, 0.3)
 """Slowdown of the computation that overlaps with communication, as a share of the communication's time.
 
-Both need memory bandwidth and kernels.
+Computation and communication both need memory bandwidth and kernels.
 """
 
 CORE_SPEED = Interval(0.85, 0.5, 1.5)
 """Speed of a core of the machine while all of them prepare samples, relative to the single core on which
-``host_seconds_per_sample`` was measured: clocks, generations, shared caches, two threads per core."""
+``host_seconds_per_sample`` was measured; it depends on clocks, generations, shared caches and two threads per core."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class TimingAssumptions:
 
 
 FIGURES = 1 + len(dataclasses.fields(TimingAssumptions))
-"""Number of uncertain figures of a step: these, and the share of the peak from the machine file."""
+"""Number of uncertain figures of a step: the assumptions, and the share of the peak from the machine file."""
 
 
 @functools.lru_cache(maxsize=1)
 def normal_draws() -> NDArray[np.float64]:
-    """Return standard normal numbers, (1 + DRAWS, FIGURES): row 0 is zero, the medians; then a Latin hypercube."""
+    """Return standard normal draws, shape (1 + DRAWS, FIGURES): row 0 is zero (medians), then a Latin hypercube."""
     rng, normal = np.random.default_rng(0), NormalDist()
     values = np.array([normal.inv_cdf((draw + 0.5) / DRAWS) for draw in range(DRAWS)])
     return np.vstack(

@@ -25,7 +25,7 @@ schedulers do. The traffic that leaves a group is then:
 
 =================== ===============================================================================================
 ring, hierarchical  one node's traffic, as neighbours by number are neighbours in the ring
-tree                the edges of the two trees that cross: few, as a subtree's nodes are neighbours by number
+tree                the edges of both trees that leave the group: few, as a subtree's nodes are neighbours by number
 halving_doubling    the pieces of steps that cross, 1/g - 1/N of the bytes each way where g is a power of two
                     (vectors are halved while distances double: Rabenseifner, ICCS 2004)
 torus               the columns of the g nodes, and one node's traffic for a row that is longer than a group
@@ -76,7 +76,7 @@ class RankLayout:
         return min(self.group_nodes or self.nodes, self.nodes)
 
     def leaving(self, volume: float, nodes: float = 1.0) -> float:
-        """Return the bytes per node that leave a group if ``nodes`` of its nodes each send ``volume`` to another."""
+        """Return the bytes per node leaving a group if ``nodes`` of its nodes each send ``volume`` to another group."""
         return 0.0 if self.group == self.nodes else volume * min(1.0, nodes / self.group)
 
 
@@ -96,7 +96,7 @@ class CollectiveLinks:
 
 @dataclass(frozen=True)
 class AllReduceSchedule:
-    """The counts of an all-reduce: consecutive messages within a node and between nodes, and volumes.
+    """An all-reduce in numbers: consecutive messages within a node and between nodes, and volumes.
 
     Volumes are bytes per byte of the gradient: what the busiest rank sends to others in its node, and what the busiest
     node sends to other nodes. If ``at_once``, both are sent at the same time, and the slower one counts.
@@ -144,7 +144,7 @@ def ring_all_reduce(layout: RankLayout) -> AllReduceSchedule:
 
 
 def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
-    """Return a reduction to one rank per node, halving and doubling between these, and a broadcast in each node.
+    """Return a reduction to one rank per node, halving and doubling between those, and a broadcast in each node.
 
     If N is not a power of two, binary blocks (Rabenseifner and Traeff 2004) take two more steps and at most 2 n bytes.
     """
@@ -165,8 +165,8 @@ def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
 def _halved_leaving(nodes: int, group: int) -> float:
     """Return the volume per node that halving and doubling sends out of the busiest group.
 
-    It is computed for the largest power of two of nodes. Step k of the reduction exchanges 2^-(k+1) of the vector with
-    the node 2^k away; so does step k of the gathering.
+    It is computed for the largest power of two that does not exceed the number of nodes. Step k of the reduction
+    exchanges 2^-(k+1) of the vector with the node 2^k away, and so does step k of the gathering.
     """
     steps = nodes.bit_length() - 1
     ranks = np.arange(2**steps)
@@ -198,8 +198,8 @@ def tree_all_reduce(layout: RankLayout) -> AllReduceSchedule:
 def _trees_leaving(nodes: int, group: int) -> float:
     """Return the volume per node that both trees send out of the busiest group: half the bytes per edge and direction.
 
-    In NCCL's first tree a node's parent follows from the lowest set bit of its number; the second is its mirror image,
-    or for an odd number of nodes the first shifted by one.
+    In NCCL's first tree a node's parent follows from the lowest set bit of its number; the second tree is its mirror
+    image or, for an odd number of nodes, the first shifted by one.
     """
     node = np.arange(1, nodes)
     bit = node & -node
@@ -219,7 +219,7 @@ def _trees_leaving(nodes: int, group: int) -> float:
 def torus_all_reduce(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
     """Return a reduce-scatter along rows, an all-reduce of 1/X along columns, and an all-gather along rows.
 
-    A row has all ranks of ``nodes_per_row`` nodes; by default the number that makes the torus closest to a square.
+    A row has all ranks of ``nodes_per_row`` nodes; by default the number that makes the torus closest to square.
     """
     local = layout.ranks_per_node
     wide = nodes_per_row or _squarest(layout)
@@ -242,7 +242,7 @@ def torus_all_reduce(layout: RankLayout, nodes_per_row: int | None = None) -> Al
 def hierarchical_all_reduce(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceSchedule:
     """Return a ring reduction in each group, a ring over one master of each group, and a broadcast in each group.
 
-    Reduction and broadcast are a ring's reduce-scatter and gather, scatter and all-gather: 2 (k-1) steps each.
+    The reduction is a ring's reduce-scatter and gather, the broadcast a scatter and all-gather, 2 (k-1) steps each.
     """
     group = min(group_size, layout.ranks)
     groups = -(-layout.ranks // group)
@@ -265,7 +265,7 @@ def hierarchical_all_reduce(layout: RankLayout, group_size: int = GROUP_SIZE) ->
 
 
 def hybrid_all_reduce(layout: RankLayout) -> AllReduceSchedule:
-    """Return a reduction in the node by NCCL, an all-reduce by MPI of parts of the sum, and a broadcast by NCCL.
+    """Return a reduction in each node by NCCL, an all-reduce of parts of the sum by MPI, and a broadcast by NCCL.
 
     Some ranks of a node (four of Summit's six) all-reduce a part each. Together they saturate all adapters of the node,
     so their number does not matter here.
@@ -274,7 +274,7 @@ def hybrid_all_reduce(layout: RankLayout) -> AllReduceSchedule:
 
 
 def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduceSchedule:
-    """Return a schedule: each node sends its sum to the servers, which hold one part each, and fetches the weights."""
+    """Return a schedule: every node sends its sum to the servers, which hold one part each, and fetches the weights."""
     if layout.nodes == 1:
         return ring_all_reduce(layout)
     local = layout.ranks_per_node

@@ -21,7 +21,7 @@ MAY_BE_0 = ("sample_bytes", "host_seconds_per_sample", "evaluation_samples")
 
 
 def workload_cost_names() -> list[str]:
-    """Return the names of the workloads that :func:`home_cost` knows."""
+    """Return the names of the workloads that :func:`home_cost` accepts."""
     return sorted(_table())
 
 

@@ -4,7 +4,7 @@ Nodes fail at a constant rate, and a failure restarts the run from its last chec
 failures of all nodes together, D the time to write a checkpoint, R the time from a failure until training resumes
 and t the training time between two checkpoints (J. T. Daly, Future Generation Computer Systems 22, 2006):
 
-- the best t is about ``sqrt(2 D M) - D`` (Young 1974; Daly's equation 37 adds terms for D near M);
+- the best t is about ``sqrt(2 D M) - D`` (Young 1974; Daly's equation 37 adds terms for D close to M);
 - the expected time of a run of T training seconds is ``M exp(R/M) (exp((t + D)/M) - 1) T / t`` (Daly's equation 20).
 """
 

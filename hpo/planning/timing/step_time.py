@@ -4,17 +4,17 @@
 
     step = compute + exposed communication + control plane + stragglers + input stall
 
-- compute: each micro batch launches its kernels and does its arithmetic at the share of the peak that trainings reach,
-  so that small micro batches are less efficient: ``m * seconds_per_tensor * tensors + b * flops / (peak * share)``.
+- compute: each micro batch launches its kernels and does its arithmetic at the share of the peak that training runs
+  reach, so small micro batches are less efficient: ``m * seconds_per_tensor * tensors + b * flops / (peak * share)``.
 - exposed communication: gradients become ready evenly over the back-propagation of the last micro batch, t_b, and are
   reduced in B buckets, each in T(n/B). The last bucket is always exposed: ``max(t_b / B + B T - t_b, T)``. B minimises
-  this between n / fusion_bytes and a bucket per cycle. With gradient lag, communication overlaps with a whole step.
+  this between n / fusion_bytes and one bucket per cycle. With gradient lag, communication overlaps with a whole step.
 - control plane: one rank receives a message per tensor from all others (Horovod's coordinator, "flat") or from the r
-  children of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and answers.
-- stragglers: all wait for the slowest of p ranks, ``E max`` of p normal times (Blom 1958; about sqrt(2 ln p)), and a
+  children of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and replies.
+- stragglers: all ranks wait for the slowest of p, ``E max`` of p normal times (Blom 1958; about sqrt(2 ln p)), and a
   share of the speed is lost with each doubling of the nodes for reasons that are not modelled.
-- input stall: the time by which preparing the samples takes longer than the step with which it overlaps: reading them
-  from storage, and decoding and augmenting them on the cores of the node. If the ranks compute on the same cores, both
+- input stall: the time by which preparing the samples (reading them from storage, then decoding and augmenting them on
+  the cores of the node) takes longer than the step that it overlaps. If the ranks compute on the same cores, the two
   alternate: the stall is the time by which all work of the cores, preparation and ranks, exceeds a step.
 """
 
@@ -67,14 +67,14 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of the time model: how a training computes and communicates.
+    """The options of the time model: how a training run computes and communicates.
 
     ``all_reduce`` is described in :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses.
     ``gradient_bytes`` is the size of each communicated gradient, 2 for fp16. ``fusion_bytes`` is the largest bucket
-    (Horovod's threshold). ``overlap`` says that gradients are reduced during the back-propagation. ``control_plane``:
-    "flat" is Horovod's coordinator, "tree" the one of Kurth et al. (Horovod's response cache, since 0.16, has the same
-    order), "none" a fixed order of buckets as in torch.distributed. ``staged`` says that samples are on the nodes' own
-    storage, if there is any.
+    (Horovod's threshold). ``overlap`` means that gradients are reduced during the back-propagation. ``control_plane``
+    is "flat" for Horovod's coordinator, "tree" for the one of Kurth et al. (Horovod's response cache, since 0.16, has
+    the same order), or "none" for a fixed order of buckets as in torch.distributed. ``staged`` means that samples are
+    on the nodes' own storage, if there is any.
     """
 
     all_reduce: str = "auto"
@@ -103,9 +103,9 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one update: each part with all figures at their medians; ``total``, their sum, with a 90 % interval.
+    """Seconds of one update: the parts with all figures at their medians, and their sum ``total`` with a 90 % interval.
 
-    ``communication`` is the time of all all-reduces, of which ``exposed_communication`` is not overlapped.
+    ``communication`` is the time of all all-reduces; ``exposed_communication`` is the part that is not overlapped.
     ``limited_by`` is input if preparing the samples takes longer than everything else, as nothing else would then
     shorten the step; otherwise the largest part: compute, network (including stragglers) or control.
     """
@@ -122,7 +122,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class _Figures:
-    """Values of all uncertain figures, (1 + DRAWS,) each; the first is the median."""
+    """Values of all uncertain figures, each of shape (1 + DRAWS,); the first is the median."""
 
     flops: Array
     links: CollectiveLinks
@@ -188,7 +188,7 @@ def evaluation_time(
 
     The time is that of the forward passes, or of the input if it is slower. A forward pass has a third of the
     arithmetic of a training pass; the all-reduce of a few numbers is neglected. The interval is all zeros if
-    evaluations are not counted. Raises :class:`PlanError` like :func:`step_time`.
+    evaluations are not counted. Raises :class:`PlanError` in the same cases as :func:`step_time`.
     """
     _check(machine, nodes, ranks_per_node, 1, micro_batch_size)
     if not cost.evaluation_samples:
@@ -220,7 +220,7 @@ def scaling_efficiency(
     options: StepOptions | None = None,
     assumptions: TimingAssumptions | None = None,
 ) -> Interval:
-    """Return the samples per second per rank, relative to those of the smaller base with the same local batch.
+    """Return the samples per second per rank, relative to the smaller base with the same local batch.
 
     Both use the same values of the uncertain figures, so that much of their spread cancels.
     """
@@ -330,7 +330,7 @@ def _communication(
     options: StepOptions,
     figures: _Figures,
 ) -> tuple[Array, Array]:
-    """Return the seconds of all buckets, and those exposed, including the slowdown of computation by hidden ones."""
+    """Return the seconds of all buckets and the exposed seconds, which include the slowdown by hidden communication."""
     if layout.ranks == 1:
         return np.zeros_like(hidden_by), np.zeros_like(hidden_by)
     size = float(cost.parameters * options.gradient_bytes)
@@ -362,7 +362,7 @@ def _control(
     options: StepOptions,
     figures: _Figures,
 ) -> Array:
-    """Return the seconds added by negotiating ready tensors, which overlaps with back-propagation, in cycles."""
+    """Return the seconds added by negotiating ready tensors in cycles, which overlaps with back-propagation."""
     if options.control_plane == "none" or layout.ranks == 1:
         return np.zeros_like(hidden_by)
     others = layout.ranks - 1
@@ -382,7 +382,7 @@ def _control(
 def _waited(
     whole: Array, each: Array, number: Array, hidden_by: Array, options: StepOptions
 ) -> Array:
-    """Return the time after ``hidden_by`` until ``number`` jobs, ready at even intervals over it, are done in order."""
+    """Return how long after ``hidden_by`` the last of ``number`` jobs, which become ready evenly during it, ends."""
     if options.gradient_lag:
         return np.maximum(whole - hidden_by, 0.0)
     if not options.overlap:
@@ -394,7 +394,7 @@ def _waited(
 def _reading_seconds(
     machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int, options: StepOptions
 ) -> float:
-    """Return the seconds to read an update's samples at the rated speed, from each node's storage or a shared one."""
+    """Return the seconds to read an update's samples at the rated speed, from each node's storage or shared storage."""
     if options.staged and machine.node_storage is not None:
         return (
             local
@@ -443,7 +443,7 @@ def _total(parts: Mapping[str, Array]) -> Array:
 
 
 def _interval(values: Array) -> Interval:
-    """Return the value at the medians of all figures, and the 5 % and 95 % quantiles, widened to contain it."""
+    """Return the value at the medians of all figures, with the 5 % and 95 % quantiles, widened to contain it."""
     median, low, high = float(values[0]), *np.quantile(values[1:], (LEVELS[1], LEVELS[2]))
     return Interval(median, min(float(low), median), max(float(high), median))
 

@@ -1,8 +1,8 @@
-"""A study in Aim: one run for each trial, in the experiment of its study, with its rung as a tag.
+"""Exports a study to Aim with one run for each trial, in an experiment named after the study, with its rung as a tag.
 
-It is written with the library ``aim`` (``pip install "largebatch[aim]"``) into a repository on disk or on a server
-(``aim://host:port``), which ``aim up`` shows. Aim assigns hashes to its runs; files in the tracker's local folder map
-trials to hashes and record how far each was written, so that a second export continues where the first stopped.
+The runs are written with the ``aim`` library (``pip install "largebatch[aim]"``) to a repository on disk or on a server
+(``aim://host:port``), which ``aim up`` shows. Aim assigns hashes to its runs. Files in the tracker's local folder map
+trials to hashes and record how far each one was written, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainers.json_text import json_text
 
 
 class AimTracker:
-    """The trials of one study in a repository; see :class:`hpo.runs.exports.tracking.Tracker`."""
+    """Writes the trials of one study to a repository; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class AimTracker:
                 capture_terminal_logs=False,
                 log_system_params=False,
             )
-        except Exception as error:  # errors from Aim, its database or its server
+        except Exception as error:  # the error may come from Aim, its database or its server
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ExportError(f"cannot write to Aim's repository {self._repo}: {said}") from error
 

@@ -1,9 +1,9 @@
-"""Runs trackers beside a study: each in a separate process, which reads the database and never blocks the run.
+"""Runs trackers alongside a study, each in a separate process that reads the database and never blocks the run.
 
-The process has a low priority and reads its orders from standard input; the end of that input means that the run is
-over, so the process also ends if the run is killed. It then reads the database once more, and has ``GRACE_SECONDS`` to
-write the rest. A tracker that hangs, fails, or loses its network causes a single warning in the run; a later run or
-``hpo export trackers`` writes what it missed.
+The process has a low priority and reads its instructions from standard input. The end of that input means that the run
+has ended, so the process also ends if the run is killed. It then reads the database once more, and has
+``GRACE_SECONDS`` to write the remaining data. A tracker that hangs, fails, or loses its network connection causes a
+single warning in the run; a later run or ``hpo export trackers`` writes what it missed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from storage.records import Study
 from trainers.json_text import json_bytes
 
 GRACE_SECONDS = 30.0
-"""Seconds for which a tracker may go on writing after its run."""
+"""Seconds for which a tracker may continue to write after its run has ended."""
 
 NICE = 10
-"""Niceness of a tracker: on a core that a training also needs, Linux gives it a tenth of the time (weights of 110 and
+"""Niceness of a tracker: on a CPU core that a trial also needs, Linux gives it a tenth of the time (weights of 110 and
 1,024).
 """
 
@@ -47,9 +47,9 @@ def trackers_beside(
     warn: Callable[[str], None],
     grace_seconds: float | None = None,
 ) -> Iterator[None]:
-    """Follow a study with its trackers while the block runs; their files go below ``folder``.
+    """Write a study to its trackers while the block runs; their files go below ``folder``.
 
-    After the block they have ``grace_seconds`` to finish; default: ``GRACE_SECONDS``.
+    After the block they have ``grace_seconds`` to finish (default: ``GRACE_SECONDS``).
     """
     beside = [_Beside(each, study, storage, folder, warn) for each in chosen]
     try:
@@ -64,7 +64,7 @@ def trackers_beside(
 
 
 class _Beside:
-    """One tracker's process."""
+    """One tracker and its process."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class _Beside:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    process_group=0,  # not a new session: Linux first divides the processor among sessions
+                    process_group=0,  # not a new session: Linux divides CPU time among sessions first
                 )
             assert self._process.stdin is not None
             self._process.stdin.write(json_bytes(order) + b"\n")
@@ -106,7 +106,7 @@ class _Beside:
         self._listener.start()
 
     def tell_end(self) -> None:
-        """Tell the process that the run is over."""
+        """Tell the process that the run has ended."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -128,7 +128,7 @@ class _Beside:
             self._tell(f"its process ended with exit code {status}; its log is {self._log}")
 
     def _listen(self) -> None:
-        """Pass on the process's single warning line as soon as it arrives."""
+        """Pass on the process's only warning line as soon as it arrives."""
         if self._process is None or self._process.stdout is None:
             return
         with self._process.stdout, contextlib.suppress(OSError):
@@ -168,7 +168,7 @@ def _follow() -> int:
         if asked:
             return True
         asked = over.wait(seconds)
-        return False  # read once more
+        return False  # reads the database once more
 
     choice = TrackerChoice(order["name"], order["settings"])
     try:
@@ -190,7 +190,7 @@ def _follow() -> int:
 def _await_end(over: threading.Event) -> None:
     sys.stdin.buffer.read()
     over.set()
-    time.sleep(2 * GRACE_SECONDS)  # a run that is still alive would have ended this process by now
+    time.sleep(2 * GRACE_SECONDS)  # a run that still exists would have ended this process by now
     os.killpg(0, signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""A study as an MLflow experiment: one run for each trial, on a tracking server, in a database or in a folder.
+"""Exports a study as an MLflow experiment with one run for each trial, to a tracking server, a database or a folder.
 
-It is written with the library ``mlflow`` (``pip install mlflow-skinny`` suffices). The tag ``largebatch.trial``
-identifies the trial of a run, so that a second export continues where the first stopped.
+The experiment is written with the ``mlflow`` library (``pip install mlflow-skinny`` suffices). The tag
+``largebatch.trial`` identifies the trial of a run, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ if TYPE_CHECKING:
 
 TRIAL, STATE, REASON = "largebatch.trial", "largebatch.state", "largebatch.reason"
 STUDY, RUNG = "largebatch.study", "largebatch.rung"
-"""Tags by which MLflow's pages group runs: the study, and ``batch-256``."""
+"""Tags by which MLflow's pages group runs: the study's name, and the rung, such as ``batch-256``."""
 MOST_METRICS = 1000
 """Maximum number of metrics that MLflow accepts in one call."""
 LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
-"""Maximum number of characters that every MLflow store accepts."""
+"""Maximum number of characters in a value that every MLflow store accepts."""
 
 
 class MlflowTracker:
-    """The trials of one study in the experiment with its name; see :class:`hpo.runs.exports.tracking.Tracker`."""
+    """Writes the trials of one study to the experiment of the same name; see
+    :class:`hpo.runs.exports.tracking.Tracker`.
+    """
 
     def __init__(
         self, study: Study, spec: StudySpec, uri: str, experiment: str | None = None
@@ -59,7 +61,7 @@ class MlflowTracker:
 
     def begin(self, trial: Trial) -> int:
         """Open the trial's run, new or existing; return the last step of its metric ``epochs``, which every point
-        has.
+        includes.
         """
         with _told(self._uri):
             before = self._client.search_runs(
@@ -104,8 +106,8 @@ class MlflowTracker:
                 self._client.log_batch(self._runs[trial.id], metrics=part)
 
     def end(self, trial: Trial) -> None:
-        """Log the results, with state and reason as tags; a failed trial becomes a failed run, all others are
-        finished.
+        """Log the results, with state and reason as tags; a failed trial becomes a failed run, and all others are
+        marked finished.
         """
         from mlflow.entities import Metric, RunTag
 
@@ -148,14 +150,14 @@ def open_mlflow(
     uri: str | None = None,
     experiment: str | None = None,
 ) -> MlflowTracker:
-    """Open a study's ``mlflow`` tracker: at ``uri``, the environment's URI, or a database in ``folder``."""
+    """Open a study's ``mlflow`` tracker at ``uri``, at the environment's URI, or else at a database in ``folder``."""
     place = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
     return MlflowTracker(study, spec, place, experiment)
 
 
 @contextmanager
 def _told(uri: str) -> Iterator[None]:
-    """Convert errors of MLflow and its store to :class:`ExportError`."""
+    """Convert errors from MLflow and its store to :class:`ExportError`."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptunaExport:
-    """The result of an export to Optuna: the name of the study there, and the number of trials in each Optuna state."""
+    """The result of an export to Optuna: the study's name in Optuna, and the number of trials in each Optuna state."""
 
     study: str
     trials: dict[str, int]
@@ -38,9 +38,9 @@ def write_optuna(
 ) -> OptunaExport:
     """Write a study, or its trials at one batch size, to the Optuna database at ``url``, which is created if missing.
 
-    ``points`` limits the intermediate values of a trial, because Optuna writes one row per statement. Raises
-    :class:`ExportError` for a largebatch database, and for an existing Optuna study of that name unless it may be
-    replaced; :class:`StorageUnavailableError` for a database that cannot be used.
+    ``points`` limits the number of intermediate values per trial, because Optuna executes one statement for each value.
+    Raises :class:`ExportError` for a largebatch database, and for an existing Optuna study of that name unless it may
+    be replaced; raises :class:`StorageUnavailableError` for a database that cannot be used.
     """
     try:
         import optuna

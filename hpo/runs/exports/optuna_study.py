@@ -1,28 +1,28 @@
-"""A study as an Optuna study in memory, for Optuna's plots and importances and for writing to an Optuna database.
+"""Builds an Optuna study in memory from a study, for Optuna's plots and importances or for an Optuna database.
 
-The Optuna study minimises the epochs to target; its parameters are the tuned settings and the global batch size, or
-only the settings for a single batch size. The state of a training becomes:
+The Optuna study minimises the epochs to target. Its parameters are the tuned settings and the global batch size, or
+only the settings if a single batch size is exported. The states of trials are mapped as follows:
 
 ========== ========== =========================================================================================
-here       in Optuna  why
+here       in Optuna  reason
 ========== ========== =========================================================================================
 reached    COMPLETE   its value is its epochs to target
 censored   PRUNED     the budget ended before the target was reached: the value is unknown, only a lower bound
 pruned     PRUNED     it was stopped early; Ray's own report to Optuna would call it COMPLETE with a cut-off value
-diverged   FAIL       as Optuna treats a training whose value is NaN
-failed     FAIL       it says nothing about its settings
+diverged   FAIL       Optuna also marks a trial whose value is NaN as failed
+failed     FAIL       the failure says nothing about the settings
 queued     WAITING
 running    RUNNING
 ========== ========== =========================================================================================
 
-If a study asks for the best within a fixed budget, the value is the best metric, to be minimised or maximised; a
-training that reached the end of the budget is COMPLETE, and one that was stopped is PRUNED.
+If a study asks for the best metric within a fixed budget, the value is that metric, to be minimised or maximised. A
+trial that reached the end of the budget is COMPLETE, and one that was stopped is PRUNED.
 
-Intermediate values are the target's metric at each evaluation, by optimizer step. Values for which Optuna has no field
-go to ``user_attrs``: for a trial, its state in largebatch, number, batch size, seed, epochs, seconds and reason; for
-the study, its target, fixed settings and specification. A parameter has the same range in all trials, widened to
-include values outside the study's own range, because Optuna's plots and importances leave out a parameter whose range
-differs between trials.
+Intermediate values are the target metric at each evaluation, by optimizer step. Values for which Optuna has no field
+are stored in ``user_attrs``: for a trial, its state in largebatch, number, batch size, seed, epochs, seconds and
+reason; for the study, its target, fixed settings and specification. A parameter has the same range in all trials,
+widened to include values outside the study's own range, because Optuna's plots and importances leave out a parameter
+whose range differs between trials.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def optuna_study(
     count_missed: bool = False,
     points: int = POINTS,
 ) -> optuna.Study:
-    """Return an Optuna study of the trials, in memory or in Optuna's ``storage``.
+    """Return an Optuna study with the trials, in memory or in the given Optuna ``storage``.
 
-    Curves are read from ``store``, at most ``points`` values of each; without a store there are none. With
-    ``global_batch_size`` the study has only the trials at that batch size, which is then not a parameter; with
-    ``count_missed`` a training that ended without reaching the target is COMPLETE too, with the epochs of the longest
-    training at its batch size (for a fixed budget: with the worst metric of the complete trainings). Raises
+    Curves are read from ``store``, with at most ``points`` values each; without a store, trials have no curves. With
+    ``global_batch_size``, the study has only the trials at that batch size, which is then not a parameter. With
+    ``count_missed``, a trial that ended without reaching the target is COMPLETE too, with the epochs of the longest
+    trial at its batch size as its value (for a fixed budget: with the worst metric of the complete trials). Raises
     :class:`ExportError` if Optuna is not installed, and :class:`EvidenceError` for a batch size that no trial has.
     """
     try:
@@ -102,7 +102,7 @@ def optuna_study(
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's message that it created a study."""
+    """Silence Optuna's message about a newly created study."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -114,7 +114,7 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def optuna_study_name(study: Study, global_batch_size: int | None) -> str:
-    """Return a study's name in Optuna: its own, with the batch size appended if only that batch is exported
+    """Return a study's name in Optuna: its own, with the batch size appended if only that batch size is exported
     (``digits-512``).
     """
     return study.name if global_batch_size is None else f"{study.name}-{global_batch_size}"
@@ -135,8 +135,8 @@ def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
 
 
 def _missed(trials: Sequence[Trial], question: Question) -> dict[int, float]:
-    """Return the value of trainings that missed the target, by batch size: the longest training's epochs, or the worst
-    metric.
+    """Return, by batch size, the value assigned to trials that missed the target: the longest trial's epochs, or the
+    worst metric.
     """
     worst: dict[int, float] = {}
     for trial in trials:
@@ -160,7 +160,7 @@ def _with_curves(
 def _space(
     spec: StudySpec, trials: Sequence[Trial], *, with_batch: bool
 ) -> dict[str, BaseDistribution]:
-    """Return the distribution of each parameter, the same for all trials."""
+    """Return the distribution of each parameter, which is the same for all trials."""
     from optuna.distributions import IntDistribution
 
     space: dict[str, BaseDistribution] = {}
@@ -231,16 +231,16 @@ def _frozen(
 
 
 def _value(trial: Trial, name: str, sizes: Mapping[str, int]) -> Any:
-    """Return a parameter of a trial; a size that the trial does not record defaults to full scale."""
+    """Return the value of a trial's parameter; a size that the trial does not record defaults to full scale."""
     if name == BATCH_SIZE:
         return trial.global_batch_size
     return trial.settings.get(name, sizes.get(name))
 
 
 def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution | None:
-    """Return the distribution, widened to ``value`` if it is outside the range; None if that is impossible.
+    """Return the distribution, widened if ``value`` is outside its range; None if that is impossible.
 
-    Choices are never widened, as Optuna does not allow adding one.
+    A categorical distribution is never widened, as Optuna does not allow adding a choice.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -258,7 +258,7 @@ def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution 
 
 
 def _intermediate(curve: Convergence, points: int) -> dict[int, float]:
-    """Return the measured metric by step: at most ``points`` evaluations, evenly spaced, first and last included."""
+    """Return the metric by step, from at most ``points`` evenly spaced evaluations, including the first and last."""
     measured = [
         (step, metric)
         for step, metric in zip(curve.step.tolist(), curve.metric.tolist(), strict=True)
@@ -304,5 +304,5 @@ def _about(study: Study, spec: StudySpec) -> dict[str, Any]:
 
 
 def _local(time: datetime | None) -> datetime | None:
-    """Convert a time to Optuna's form: local, without a time zone."""
+    """Convert a time to the form that Optuna uses: local time without a time zone."""
     return None if time is None else time.astimezone().replace(tzinfo=None)

@@ -1,7 +1,7 @@
-"""A study as a TensorBoard folder: one run for each trial, with its hyperparameters for the HParams page.
+"""Exports a study as a TensorBoard folder with one run for each trial, and its hyperparameters for the HParams page.
 
-It is written with tensorboardX, a dependency of Ray Tune. ``FOLDER/STUDY/batch-256/trial-00012`` holds one event file,
-which is replaced if the trial is written again, so that nothing is duplicated.
+The folder is written with tensorboardX, a dependency of Ray Tune. ``FOLDER/STUDY/batch-256/trial-00012`` holds one
+event file, which is replaced if the trial is written again, so that nothing is duplicated.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
 SUFFIX = ".largebatch"
-"""Suffix of the event files that we wrote and may replace."""
+"""Suffix of the event files that this tracker wrote and may replace."""
 
 
 class TensorBoardTracker:
-    """The trials of one study below ``folder``; see :class:`hpo.runs.exports.tracking.Tracker`."""
+    """Writes the trials of one study below ``folder``; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(self, study: Study, spec: StudySpec, folder: Path) -> None:
         """Raise :class:`ExportError` if tensorboardX is not installed or the folder cannot be created."""
@@ -45,7 +45,7 @@ class TensorBoardTracker:
         self._writers: dict[int, SummaryWriter] = {}
 
     def begin(self, trial: Trial) -> int:
-        """Start a new event file in place of an earlier one; return 0, as nothing is written yet."""
+        """Start a new event file in place of any earlier one; return 0, as nothing is written yet."""
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
@@ -56,7 +56,7 @@ class TensorBoardTracker:
             writer = SummaryWriter(str(folder), filename_suffix=SUFFIX, flush_secs=10)
         except OSError as error:
             raise ExportError(
-                f"cannot write into {folder}: {error.strerror or error}; give another --to"
+                f"cannot write into {folder}: {error.strerror or error}; choose another --to"
             ) from error
         self._writers[trial.id] = writer
         shown = {name: _plain(value) for name, value in self._parameters(trial).items()}
@@ -76,7 +76,7 @@ class TensorBoardTracker:
         writer.flush()
 
     def end(self, trial: Trial) -> None:
-        """Log the final numbers, state and reason as text, and the end of the session for HParams."""
+        """Log the final numbers, log state and reason as text, and mark the HParams session as ended."""
         from tensorboardX.summary import hparams
 
         writer = self._writers.pop(trial.id)
@@ -100,16 +100,16 @@ class TensorBoardTracker:
 def open_tensorboard(
     study: Study, spec: StudySpec, place: Path, **settings: str
 ) -> TensorBoardTracker:
-    """Open a study's ``tensorboard`` tracker, in the ``folder`` from its settings or else in ``place``."""
+    """Open a study's ``tensorboard`` tracker in the ``folder`` from its settings, or else in ``place``."""
     return TensorBoardTracker(study, spec, Path(settings.get("folder", place / "tensorboard")))
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a type that HParams shows: number, string or bool."""
+    """Convert a value to a type that HParams can show: number, string or bool."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _folder_name(name: str) -> str:
-    """Return the study's name as one path segment."""
+    """Return the study's name as a single path segment."""
     kept = "".join(each if each.isalnum() or each in "-_. " else "_" for each in name)
     return kept.strip(". ") or "study"

@@ -1,8 +1,9 @@
 """Writes studies to existing experiment trackers (:mod:`hpo.study.trackers`), once or while they run.
 
-It only reads the database: a study trains independently of its trackers, and an unavailable tracker costs no trial.
-Each trial, of the sweep or a race, is a run with its settings, its curves by optimizer step, and how it ended; so is
-each run of a plan whose report is in the plan's folder. Earlier runs are completed and never written twice.
+A tracker only reads the database: a study trains independently of its trackers, and an unavailable tracker never makes
+a trial fail. Each trial of a sweep or race becomes a run with its settings, its curves by optimizer step, and the way
+in which it ended. So does each run of a plan whose report is in the plan's folder. Runs that were written in part are
+completed, and nothing is written twice.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _OPEN = (StudyState.QUEUED, StudyState.RUNNING)
 
 
 class TrackerWarning(UserWarning):
-    """A tracker continues, but not in the way that its study asked for."""
+    """Warns that a tracker continues, but not in the way that its study asked for."""
 
 
 class Tracker(Protocol):
@@ -49,13 +50,13 @@ class Tracker(Protocol):
     """
 
     def begin(self, trial: Trial) -> int:
-        """Begin a trial; return the step up to which its curve was written before, 0 for none."""
+        """Start a trial; return the step up to which its curve has already been written, or 0."""
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
         """Write further points of the trial's curve, ordered by step."""
 
     def end(self, trial: Trial) -> None:
-        """Write how the trial ended; called once."""
+        """Write how the trial ended; called only once."""
 
     def close(self) -> None:
         """Release all resources."""
@@ -71,13 +72,13 @@ def track_study(
 ) -> int:
     """Write the trials of a study and the runs of its plans; return how many trials have ended.
 
-    With ``follow``, continue until the study is no longer queued or running, or ``stopped`` returns true; ``stopped``
-    waits for the given seconds.
+    With ``follow``, continue until the study is no longer queued or running, or until ``stopped`` returns true.
+    ``stopped`` is called with the number of seconds to wait.
     """
     written: dict[int, int] = {}
     ended: set[int] = set()
     while True:
-        # read before the trials, so that trials which ended with the study are included
+        # the study is read before its trials, so that trials that ended with it are included
         at_rest = store.study_by_id(study.id).state not in _OPEN
         for trial, read in (*_trials(store, study), *_launched(store, study)):
             if trial.id in ended or trial.state is TrialState.QUEUED:
@@ -96,7 +97,7 @@ def track_study(
 
 
 def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: Path) -> Tracker:
-    """Open a tracker that a study names; its local files go below ``folder``. Raises :class:`ExportError`."""
+    """Open one of a study's trackers; its local files go below ``folder``. Raises :class:`ExportError`."""
     opened: Tracker = load_attribute(TRACKERS[choice.name].rule)(
         study, spec, folder, **choice.settings
     )
@@ -104,21 +105,25 @@ def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: P
 
 
 def tracked_run_name(trial: Trial) -> str:
-    """Return ``trial-00012``, or ``plan-3-seed-5`` for a plan's run: unique in its study, and reproducible."""
+    """Return ``trial-00012``, or ``plan-3-seed-5`` for a plan's run: a name that is unique in its study and
+    reproducible.
+    """
     if trial.purpose == TrialPurpose.OUTCOME:
         return f"plan-{trial.number}-seed-{trial.seed}"
     return f"trial-{trial.number:05d}"
 
 
 def tracked_run_key(study: Study, trial: Trial) -> str:
-    """Return the identifier by which a run is continued, unique over all studies of its database."""
+    """Return the identifier by which a run is found again and continued, unique across all studies of its database."""
     made = study.created_at.isoformat(timespec="seconds")
     name = str(trial.number) if trial.purpose != TrialPurpose.OUTCOME else tracked_run_name(trial)
     return f"{study.id} {made} {name}"
 
 
 def tracked_rung_name(spec: StudySpec, trial: Trial) -> str:
-    """Return a trial's rung, by which a tracker groups it: ``batch-64``, or ``batch-64-width-32-samples-4096``."""
+    """Return the name of a trial's rung, by which trackers group runs: ``batch-64``, or
+    ``batch-64-width-32-samples-4096``.
+    """
     sizes = (
         re.sub(r"[ ,]+", "-", sizes_in_words(sizes_of_settings(spec, trial.settings)))
         if spec.sizes
@@ -136,14 +141,14 @@ def _trials(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
 
 
 def _launched(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
-    """Yield the runs of the study's plans that have a report, each with a function that reads its points."""
+    """Yield each run of the study's plans that has a report, with a function that reads its points."""
     for plan in store.plans(study.id):
         for folder in sorted(Path(plan.directory).glob("seed-*")):
             path = folder / FILES.report
             try:
                 trial = _run_of(plan, int(folder.name.partition("-")[2]), path)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # not started, or not our report
+                continue  # the run has not started, or the report is not ours
             yield trial, lambda path=path: _points(path)  # type: ignore[misc]
 
 
@@ -171,7 +176,9 @@ def _points(path: Path) -> list[ConvergencePoint]:
 
 
 def tracked_parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
-    """Return the settings of a trial that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
+    """Return the settings of a trial that its study names, tuned and fixed, with its batch size, sizes, seed and
+    purpose.
+    """
     names = [*spec.search.to_optuna(), *spec.search.fixed]
     sizes = dict(sizes_of_settings(spec, trial.settings)) if spec.sizes else {}
     return {
@@ -186,7 +193,7 @@ def tracked_parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str,
 
 
 def tracked_curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
-    """Return the values measured at a point, by name; the target's metric has its own name."""
+    """Return the values measured at a point, by name; the target metric appears under its own name."""
     measured = {
         "epochs": point.epochs,
         "samples": float(point.samples),
@@ -204,7 +211,7 @@ def tracked_curve_values(study: Study, point: ConvergencePoint) -> dict[str, flo
 
 
 def tracked_results(trial: Trial) -> dict[str, float]:
-    """Return the numbers with which a trial ended."""
+    """Return the final numbers of a trial."""
     found = {each.name: getattr(trial, each.name) for each in TRIAL_FIELDS}
     return {
         name: float(value)

@@ -1,9 +1,9 @@
-"""A study in Weights & Biases: one run for each trial, in the group of its study and rung; works offline too.
+"""Exports a study to Weights & Biases with one run for each trial, grouped by study and rung; it works offline too.
 
-It is written with the library ``wandb`` (``pip install "largebatch[wandb]"``). The key comes from ``wandb login`` or
-the variable ``WANDB_API_KEY``, never from a study file. Without a key or network, runs are written to ``FOLDER/wandb``,
-and ``wandb sync`` uploads them later. A run's id is derived from its study and trial, and a file in the tracker's local
-folder records how far it was written, so that a second export continues where the first stopped.
+The runs are written with the ``wandb`` library (``pip install "largebatch[wandb]"``). The key comes from ``wandb
+login`` or the variable ``WANDB_API_KEY``, never from a study file. Without a key or network access, runs are written to
+``FOLDER/wandb``, and ``wandb sync`` uploads them later. A run's id is derived from its study and trial. A file in the
+tracker's local folder records how far it was written, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INIT_SECONDS = 30.0
 
 
 class WandbTracker:
-    """The trials of one study in a project; see :class:`hpo.runs.exports.tracking.Tracker`."""
+    """Writes the trials of one study to a project; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class WandbTracker:
         self._keep(trial, step=points[-1].step, ended=False)
 
     def end(self, trial: Trial) -> None:
-        """Write results, state and reason to the summary; a failed trial is a failed run."""
+        """Write results, state and reason to the summary; a failed trial becomes a failed run."""
         run = self._runs.pop(trial.id, None)
         if run is None:
             return
@@ -126,7 +126,7 @@ class WandbTracker:
                         x_disable_meta=True,
                     ),
                 )
-            except Exception as error:  # errors from its library, server or separate process
+            except Exception as error:  # from the library, its server or its separate process
                 failed = error
                 if mode == "offline":
                     break

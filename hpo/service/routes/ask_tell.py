@@ -1,7 +1,7 @@
 """Ask and tell: clients on any machine ask for trials, train them and report the results.
 
 Every call is idempotent and may be repeated: the key that the client generates for each trial identifies its calls
-and fences off an earlier holder of the trial.
+and shuts out an earlier holder of the trial.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 
 router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
 
-Measured = Annotated[float | None, Field(description="null if it is not a finite number.")]
+Measured = Annotated[float | None, Field(description="Null if the value is not a finite number.")]
 Key = Annotated[
     str,
     Field(
@@ -73,7 +73,7 @@ class AskBody(_Body):
 
 
 class PointBody(_Body):
-    """One evaluation of a training."""
+    """One evaluation of a training run."""
 
     step: int = Field(ge=1, le=MOST, description="Updates so far.")
     samples: int = Field(ge=0, le=MOST_SAMPLES, description="Training samples so far.")
@@ -90,7 +90,7 @@ class PointBody(_Body):
 
 
 class ReportBody(_Body):
-    """Evaluations of a running trial; without any, a heartbeat."""
+    """Evaluations of a running trial; a report without any is a heartbeat."""
 
     key: Key
     points: list[PointBody] = Field(default_factory=list, max_length=10_000)
@@ -98,7 +98,7 @@ class ReportBody(_Body):
 
 
 class OutcomeBody(_Body):
-    """How a training ended, as reported by its trainer."""
+    """How a training run ended, as reported by its trainer."""
 
     state: Literal["reached", "censored", "diverged"]
     epochs_to_target: float | None = Field(None, ge=LEAST, le=MOST)
@@ -108,7 +108,7 @@ class OutcomeBody(_Body):
     best_metric: Measured = None
     final_metric: Measured = None
     reason: str = Field("", max_length=10_000)
-    memory_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="At its peak.")
+    memory_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="Peak memory.")
     micro_batch_size: int | None = Field(None, ge=1, le=BIGGEST_BATCH)
     measures: dict[Annotated[str, Field(min_length=1, max_length=LONGEST_MEASURE)], float] = Field(
         default_factory=dict,
@@ -118,7 +118,7 @@ class OutcomeBody(_Body):
 
 
 class EndBody(_Body):
-    """The end of a trial, given by a trainer's outcome or a state, or else inferred from its points and the target."""
+    """The end of a trial: a trainer's outcome or a state; by default, inferred from the points and the target."""
 
     key: Key
     points: list[PointBody] = Field(default_factory=list, max_length=10_000)
@@ -149,7 +149,7 @@ class ReleaseBody(_Body):
 def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Response:
     """Return the next trial of the study, under a lease: report while it trains, then end it or give it back.
 
-    From the first request on, the study is trained only by clients that ask for trials, and no worker runs it. The same
+    After the first request, only clients that ask for trials train the study, and no worker runs it. The same
     key always returns the same trial.
     """
     asked = _tried(
@@ -236,7 +236,7 @@ def _values(context: ServerContext, name: str, trial: Trial) -> dict[str, Any]:
 def _study(
     context: ServerContext, who: TokenHolder, name: str, points: Sequence[ConvergencePoint] = ()
 ) -> AskTellStudy:
-    """Return the ask-and-tell study if the client may change it and its owner may store these further points."""
+    """Return the ask-and-tell study if the client may change it and its owner may store these additional points."""
     study = context.check_changeable(who, context.read_study(who, name))
     if points:
         context.check_stored(study.owner, BYTES_OF_A_POINT * len(points))

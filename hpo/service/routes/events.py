@@ -31,7 +31,7 @@ LastEvent = Annotated[
     str | None,
     Header(
         pattern=r"^[0-9]{1,18}$",
-        description="Number of the last event seen; events after it are sent first. Browsers "
+        description="Number of the last event received; later events are sent first. Browsers "
         "set it automatically.",
     ),
 ]
@@ -84,7 +84,7 @@ async def study_events(
 @router.get(
     "/studies/{name}/logs",
     response_model=EventsAnswer,
-    summary="Read what happened",
+    summary="Read the log",
     responses={
         **download_response("text/plain", "Events, one line each, with format=text."),
         **error_responses(404),
@@ -97,7 +97,7 @@ def logs(
     after: After = None,
     limit: Limit = 500,
     format: Annotated[
-        Literal["json", "text"], Query(description="text: a line for each event.")
+        Literal["json", "text"], Query(description="text: one line for each event.")
     ] = "json",
 ) -> Response:
     """Return the stored events of a study, oldest first."""
@@ -179,7 +179,7 @@ async def _messages(
     start: int | None,
     until_end: bool,
 ) -> AsyncIterator[bytes]:
-    """Yield the stream; it ends if the database is lost, and the client reconnects with the last number it saw."""
+    """Yield the stream; it ends if the database fails, and the client then reconnects with its last event number."""
     yield b"retry: 1000\n\n"
     sees_all = context.config.shared_reading or who.allows("admin")
     try:
@@ -202,7 +202,7 @@ async def _story(
     start: int | None,
     until_end: bool,
 ) -> AsyncIterator[EventMessage | None]:
-    """Yield missed events, the current state, then new events until either side ends; None while nothing happens."""
+    """Yield missed events, the current state, then new events until either side ends; yield None when idle."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
     if start is not None:

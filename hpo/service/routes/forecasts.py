@@ -1,4 +1,4 @@
-"""Forecasts at any batch size, from the trials that a study has so far."""
+"""Forecasts at any batch size, from the trials that a study has run so far."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class ForecastAnswer(Answer):
     global_batch_size: int
     sizes: dict[str, int] = Field(
         default_factory=dict,
-        description="Width, depth and samples of the full scale, which the forecast is for; left out "
+        description="Width, depth and samples of the full-scale run that is forecast; omitted "
         "if only the batch size grows.",
         examples=[{"width": 256, "samples": 32768}],
     )
     epochs_to_target: IntervalAnswer | None = Field(
         description="The mean of a few runs with these settings; null if the study asks for "
-        "the best within a budget."
+        "the best metric within a budget."
     )
     best: BestAnswer | None = Field(
-        None, description="How good the metric gets within the budget, if the study asks for that."
+        None, description="Best metric within the budget, if the study asks for that."
     )
     settings: dict[str, IntervalAnswer] = Field(description="`median` is the value to use.")
     trust: str = Field(examples=["medium"])
@@ -66,7 +66,7 @@ class ForecastAnswer(Answer):
 
 
 class ForecastsAnswer(Answer):
-    """One forecast for each batch size, in the order asked for."""
+    """One forecast for each batch size, in the requested order."""
 
     forecasts: list[ForecastAnswer]
 
@@ -132,26 +132,28 @@ async def forecast(
 
 
 class DesignAnswer(Answer):
-    """A number of trainings over the ladder up to some size: their cost, and the interval they are expected to give."""
+    """A sweep design: training runs over the ladder up to some size, their cost, and the expected interval."""
 
     largest: dict[str, int] = Field(
         description="Largest batch size, width, depth and samples.",
         examples=[{"global_batch_size": 64, "width": 64, "samples": 8192}],
     )
     trainings: int
-    cost: float = Field(description="Their cost in trainings at full scale.")
+    cost: float = Field(description="Cost of these training runs, in full-scale training runs.")
     accelerator_hours: float | None = Field(
-        description="Their cost in hours of this study's accelerators; null if no training was timed."
+        description="Cost in hours of this study's accelerators; null if no training run was timed."
     )
     interval: IntervalAnswer = Field(
         description="Interval of the epochs to the target, or of the best metric, at full scale."
     )
-    factor: float = Field(description="Ratio of its ends, in epochs or in the metric's shortfall.")
+    factor: float = Field(
+        description="Ratio of the interval's ends, in epochs or in the metric's shortfall."
+    )
     regret: float = Field(
-        description="Expected share by which the chosen settings lengthen the training at full "
+        description="Expected fraction by which the chosen settings lengthen training at full "
         "scale."
     )
-    own: bool = Field(description="Whether this is the current study.")
+    own: bool = Field(description="Whether this is the current study's own design.")
 
 
 class DesignsAnswer(Answer):
@@ -167,19 +169,19 @@ class DesignsAnswer(Answer):
         examples=[{"global_batch_size": 128, "width": 256, "samples": 32768}],
     )
     designs: list[DesignAnswer] = Field(
-        description="The study's own design, and each that gives a narrower interval than "
-        "every cheaper one; the cheapest first."
+        description="The study's own design, and every design with a narrower interval than "
+        "all cheaper designs, cheapest first."
     )
 
 
 @router.get(
     "/designs",
     response_model=DesignsAnswer,
-    summary="What trainings buy",
+    summary="Compare sweep designs",
     responses=error_responses(404, 409),
 )
 async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) -> Response:
-    """Return the cost of this sweep and its interval at full scale, and those of smaller, shorter and longer sweeps.
+    """Return the cost and the full-scale interval of this sweep, and of smaller, shorter and longer sweeps.
 
     The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """
@@ -187,8 +189,8 @@ async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) 
     if study_facts(study.spec).full_scale_batch is None:
         raise RefusedError(
             422,
-            f"study {study.name!r} has no full_scale batch size, so its trainings cannot be "
-            f"valued there",
+            f"study {study.name!r} has no full_scale batch size, so its interval there cannot "
+            f"be forecast",
             way_out="resume it with full_scale: {global_batch_size: ...} in its file",
         )
     store, forecasts = context.open_store(), context.forecasts

@@ -38,7 +38,7 @@ autofocus></label>
 <p>A token begins with <code>lb_</code>. <code>hpo token create</code> makes one on the server's machine.</p>
 </body></html>
 """
-# Not "Referrer-Policy: no-referrer" here: under it a browser would not send the origin of the form.
+# Not "Referrer-Policy: no-referrer" here: with that policy, a browser would not send the origin of the form.
 _POLICY = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",

@@ -19,7 +19,7 @@ api_router = APIRouter(tags=["operations"])
 
 
 class HealthAnswer(Answer):
-    """The server is running."""
+    """The health of the server."""
 
     status: str
 
@@ -56,7 +56,7 @@ async def health() -> Response:
     "/ready",
     response_model=HealthAnswer,
     summary="Readiness",
-    responses={503: {"model": HealthAnswer, "description": "The database does not answer."}},
+    responses={503: {"model": HealthAnswer, "description": "The database does not respond."}},
 )
 def ready(request: Request, context: Shared) -> Response:
     """Report whether requests can be processed, that is, whether the database is reachable. Needs no token."""
@@ -79,7 +79,7 @@ def ready(request: Request, context: Shared) -> Response:
     responses={**download_response("text/plain", "Prometheus' text format."), **error_responses()},
 )
 def metrics(context: Shared) -> Response:
-    """Return requests and their times, studies and trials by state, workers, age of the queue, convergence points."""
+    """Return counts and times of requests, studies and trials by state, workers, queue age and convergence points."""
     return Response(
         context.metrics.text(context.open_store()),
         media_type="text/plain; version=0.0.4; charset=utf-8",

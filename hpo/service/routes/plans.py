@@ -104,7 +104,7 @@ else:
         "PlanRequest",
         __config__=STRICT,
         __doc__="Constraints of the plan; missing ones come from the study's full_scale "
-        "section, or are chosen. `machine` must be listed by GET /machines; `cost` is "
+        "section or are chosen. `machine` must be listed by GET /machines; `cost` is "
         "the name of a published cost or its figures, not a file.",
         **_body_fields(
             PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata
@@ -155,7 +155,7 @@ async def make(
     name: StudyName,
     body: Annotated[PlanBody | None, Body()] = None,
 ) -> Response:
-    """Forecast the batch size, split it over the machine, and store the plan with its launch script."""
+    """Forecast at the batch size, split the batch over the machine, and store the plan with its launch script."""
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
     context.check_computation(who)
@@ -245,11 +245,11 @@ def settings(who: Reader, context: Shared, number: PlanId) -> Response:
 @router.get(
     "/calibration",
     response_model=CalibrationAnswer,
-    summary="Forecasts beside outcomes",
+    summary="Compare forecasts with outcomes",
     responses=error_responses(),
 )
 def calibration(who: Reader, context: Shared) -> Response:
-    """List every launched plan: forecast, outcome, and whether the outcome was inside the interval."""
+    """List every launched plan with its forecast, its outcome, and whether the outcome was inside the interval."""
     return json_reply(
         {"plans": [dataclasses.asdict(row) for row in visible_calibration(context, who)]}
     )
@@ -301,7 +301,7 @@ def _machine(name: str) -> dict[str, Any]:
 
 
 def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
-    """Return the plan request in a body; raise :class:`PlanError` if it names a file, which a request must not."""
+    """Return the plan request in a body; raise :class:`PlanError` if it names a file, which is not allowed."""
     cost = asked.get("cost")
     if isinstance(cost, BaseModel):
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}

@@ -50,7 +50,7 @@ budget: {trials: 36, epochs_per_trial: 80}
 
 
 class Submission(BaseModel):
-    """A study to be run."""
+    """A study to run."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -67,7 +67,7 @@ class Submission(BaseModel):
     max_accelerator_hours: float | None = Field(None, gt=0, le=1e9)
     for_agents: bool = Field(
         False,
-        description="Its trials are trained by clients that ask for them; no worker runs it.",
+        description="Clients that ask for trials train them; no worker runs the study.",
     )
 
 
@@ -124,7 +124,7 @@ async def _resumed(
     responses={
         200: {
             "model": StudyDetail,
-            "description": "It was submitted before; this is its current state.",
+            "description": "The study was submitted before; this is its current state.",
         },
         **error_responses(409),
     },
@@ -143,7 +143,7 @@ def submit(
         ),
     ] = None,
 ) -> Response:
-    """Queue a study for the workers. For an invalid study file, the response lists every fault with its line."""
+    """Queue a study for the workers. For an invalid study file, the response lists every error with its line."""
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
         raise RefusedError(
@@ -179,7 +179,7 @@ def studies(
     context: Shared,
     owner: Words | None = None,
     state: Annotated[StudyState | None, Query()] = None,
-    search: Annotated[Words | None, Query(description="Part of the name.")] = None,
+    search: Annotated[Words | None, Query(description="Part of the study's name.")] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> Response:
@@ -234,7 +234,7 @@ def resume(
     spec: Annotated[CheckedStudy | None, Depends(_resumed)],
     body: Annotated[Resumption | None, Body()] = None,
 ) -> Response:
-    """Queue a study again that was interrupted or cancelled, has failed, or is finished and gets more trials."""
+    """Queue a study again that was interrupted or cancelled, that failed, or that is finished and gets more trials."""
     store, study = _to_change(context, who, name)
     retry = body is not None and body.retry_failed
     if spec is not None:

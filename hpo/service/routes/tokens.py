@@ -26,7 +26,7 @@ class TokenRequest(BaseModel):
 
     owner: str = Field(min_length=1, max_length=100, examples=["ada"])
     scope: Literal["read", "submit", "admin"] = Field(
-        description="Each scope includes those before it."
+        description="Each scope includes the scopes before it."
     )
     name: str = Field("", max_length=100, description="Purpose of the token.", examples=["laptop"])
     expires_in_days: float | None = Field(30, gt=0, le=3650, description="null: never.")

@@ -96,7 +96,7 @@ def trial(who: Reader, context: Shared, name: StudyName, number: Number) -> Resp
 @router.get(
     "/convergence",
     response_model=CurvesAnswer,
-    summary="Convergence of some trials",
+    summary="Show the convergence of trials",
     responses=error_responses(404),
 )
 def convergence(
@@ -105,7 +105,7 @@ def convergence(
     name: StudyName,
     trial: Annotated[
         list[Annotated[int, Path(ge=0, le=BIGGEST_NUMBER)]],
-        Query(min_length=1, max_length=1_000, description="Numbers of trials."),
+        Query(min_length=1, max_length=1_000, description="Trial numbers."),
     ],
     column: Annotated[list[Column] | None, Query(max_length=20)] = None,
     max_points: Annotated[

@@ -1,1 +1,1 @@
-"""What to train next: the order of the ladder, the samplers, the search at full scale, and the race."""
+"""What to train next: the order of the ladder, the samplers, the full-scale search, and the race."""

@@ -1,14 +1,14 @@
-"""What a learning curve predicts before it reaches the target: when it will, and how fast it is relative to another.
+"""Predictions from a partial learning curve: when it will reach the target, and how fast it is relative to another.
 
 After its initial phase, a learning curve follows a power law with a floor, metric = a + b t^-c, or an exponential
 approach, a + b exp(-t / tau) (Domhan, Springenberg and Hutter 2015; Viering and Loog 2021, arXiv:2103.10948). For each
-of a grid of shapes (c or tau), a and b follow from a linear fit; shapes are weighted by how well they fit. The crossing
-then has a distribution: a training is hopeless if even its 10 % quantile is beyond the limit.
+shape in a grid (of c or tau), a linear fit gives a and b; shapes are weighted by how well they fit. The crossing of the
+target then has a distribution: a training run is hopeless if even its 10 % quantile is beyond the limit.
 
-Two trainings of one workload pass the same levels of loss and metric; the ratio of the times at which they do so is an
-early estimate of the ratio of their epochs to target. The estimate exaggerates, and the rest of each training adds an
-error: over 2,100 trainings of seven workloads (benchmarks/search_economy), the log ratio of epochs to target is about
-half of the log ratio at an early look.
+Two training runs of one workload pass through the same levels of loss and metric. The ratio of the times at which they
+do so is an early estimate of the ratio of their epochs to target. The estimate exaggerates the difference, and the
+remainder of each run adds an error: over 2,100 training runs of seven workloads (benchmarks/search_economy), the log
+ratio of epochs to target is about half of the log ratio at an early look.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Array: TypeAlias = NDArray[np.float64]
 LEAST_POINTS = 6  # a curve with fewer evaluations is not fitted
 POWERS = np.geomspace(0.1, 4.0, 16)
 DECAYS = np.geomspace(0.1, 10.0, 12)  # tau over the epochs trained
-LEAST_NOISE = 0.01  # share of the metric's span so far: no curve follows the formula more closely
-# neighbouring evaluations share their misfit: a curve is worth this many independent points. Chosen on 250 curves of
-# random noisy quadratics: the bands from 10 to 90 % held for 95 % of them with 3 points, for 65 % with 6
+LEAST_NOISE = 0.01  # share of the metric's span so far; assumed lower bound on the misfit
+# Neighbouring evaluations have correlated errors: a curve counts as this many independent points. Chosen on 250 curves
+# of random noisy quadratics: the bands from 10 to 90 % held for 95 % of them with 3 points, for 65 % with 6
 WITNESSES = 3.0
 PATIENCE = 0.25
 LEVELS = (0.1, 0.5, 0.9)
@@ -36,7 +36,7 @@ LEVELS = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class PredictedCrossing:
-    """Predicted epochs at which a curve crosses its target: quantiles at 10, 50 and 90 %; inf if it never does."""
+    """Predicted epochs at which a curve reaches its target: the 10, 50 and 90 % quantiles; inf if it never does."""
 
     low: float
     median: float
@@ -46,7 +46,7 @@ class PredictedCrossing:
 def predict_crossing(
     epochs: ArrayLike, metric: ArrayLike, threshold: float
 ) -> PredictedCrossing | None:
-    """Predict the crossing of a curve that has not crossed yet; return None if it is too short or does not move.
+    """Predict when a curve will reach its target; return None if the curve is too short or flat.
 
     ``epochs`` (evaluations,) are positive and increasing.
     """
@@ -55,7 +55,7 @@ def predict_crossing(
     t, y = t[usable], y[usable]
     if len(t) < LEAST_POINTS:
         return None
-    kept = t >= 0.2 * t[-1]  # the start of a training says little about its continuation
+    kept = t >= 0.2 * t[-1]  # the start of a curve predicts little about its continuation
     t, y = t[kept] / t[-1], y[kept]
     last, span = float(np.asarray(epochs, dtype=float)[usable][-1]), float(np.ptp(y))
     if len(t) < LEAST_POINTS - 1 or span == 0:
@@ -73,9 +73,9 @@ def predict_crossing(
 def is_hopeless(
     epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float
 ) -> bool:
-    """Return whether a training needs more than ``limit_epochs`` with 90 % probability, judged by its curve so far.
+    """Return whether the curve so far gives a 90 % probability that the run needs more than ``limit_epochs``.
 
-    No training is judged before it has trained for a share ``PATIENCE`` of the limit.
+    No run is judged before it has trained for a share ``PATIENCE`` of the limit.
     """
     if not epochs or epochs[-1] < PATIENCE * limit_epochs:
         return False
@@ -84,7 +84,7 @@ def is_hopeless(
 
 
 def _times(floor: Array, slope: Array, threshold: float) -> Array:
-    """Return when each shape reaches the threshold, in units of the epochs trained; inf if its floor lies before the
+    """Return when each shape reaches the threshold, in units of the epochs trained; inf for a floor short of the
     threshold.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -106,30 +106,30 @@ def _quantiles(times: Array, weight: Array) -> PredictedCrossing:
 
 
 LAST = 2
-"""Evaluations over which the current level is averaged; it is used instead of the best level, as a curve may get worse
-again.
+"""Number of evaluations over which the current level is averaged; the average replaces the best level, because a curve
+may get worse again.
 """
 
 SHRUNK = 0.55
 """Factor that shrinks the log ratio from an early look."""
 
 LARGEST = 1e3
-"""Bound to which levels are clipped, as a loss that has exploded cannot be averaged."""
+"""Bound to which levels are clipped, as an exploded loss cannot be averaged."""
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """One training's evaluations after ``epochs``; ``signals`` are metric and loss, with signs such that higher is
+    """The evaluations of one training run after ``epochs``; ``signals`` are metric and loss, signed so that higher is
     better.
 
-    A signal that was not measured, here or in the curve that it is compared with, is ignored.
+    A signal is ignored if it was not measured in this curve or in the curve it is compared with.
     """
 
     epochs: Sequence[float]
     signals: Sequence[Sequence[float] | None]
 
     def levels(self, signal: int) -> Array | None:
-        """Return the values of a signal; None if it was not measured at every evaluation."""
+        """Return the values of a signal; None unless every evaluation measured it."""
         values = self.signals[signal]
         if values is None or len(values) != len(self.epochs):
             return None
@@ -139,8 +139,8 @@ class LearningCurve:
 
 @dataclass(frozen=True)
 class CurveComparison:
-    """The log ratio of a training's epochs to target to those of the reference, as estimated from their curves, and the
-    epochs at which the reference had the training's current level.
+    """Comparison of a run's curve with a reference curve: the estimated log ratio of their epochs to target, and the
+    epochs at which the reference had the run's current level.
     """
 
     log_quotient: float
@@ -148,7 +148,7 @@ class CurveComparison:
 
 
 def compare_curves(curve: LearningCurve, reference: LearningCurve) -> CurveComparison | None:
-    """Compare a training with the reference; return None if no signal allows it."""
+    """Compare a training run with the reference; return None if they share no usable signal."""
     quotients, stands = [], []
     for signal in range(len(curve.signals)):
         mine, theirs = curve.levels(signal), reference.levels(signal)
@@ -157,7 +157,7 @@ def compare_curves(curve: LearningCurve, reference: LearningCurve) -> CurveCompa
         last = min(LAST, len(mine))
         level, now = float(mine[-last:].mean()), float(np.mean(curve.epochs[-last:]))
         there = _first_time(reference.epochs, theirs, level)
-        if there is None:  # it is already beyond the reference
+        if there is None:  # this run is already beyond the reference
             now_there = _first_time(curve.epochs, mine, float(theirs.max()))
             if now_there is None:
                 continue

@@ -1,15 +1,17 @@
-"""A sweep over sizes that ends by itself: which rungs it trains, and when no further training is worth its cost.
+"""A sweep over sizes of model or training length that chooses the rungs to train and ends when no further training run
+is worth its cost.
 
-It begins with a few trainings at each batch of the cheapest size, and one at each batch of its neighbours, the next
-size in every direction. Then the laws are fitted to the finished trials, and predict by how much one more training at
-each rung would lower the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the
-currently best settings are expected to lengthen the training there. A training is worth its cost if
+The sweep starts with a few training runs at each batch size of the cheapest size, and one at each batch size of its
+neighbours, the next size in every direction. Then the laws are fitted to the finished trials and predict by how much
+one more run at each rung would lower the regret at full scale (:mod:`hpo.extrapolation.inference.information`). This
+regret is the share by which the currently best settings are expected to lengthen the full-scale run. A run is worth its
+cost if
 
     (regret now - regret after it) x the training at full scale  >  what the training itself costs
 
-The trainings that save most for their cost are run, as many as the ladder has batch sizes, and the laws are fitted
-again; if none is worth its cost, the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in
-total.
+The runs with the largest savings per cost are trained, as many per round as the ladder has batch sizes, and the laws
+are fitted again. If no run is worth its cost, the sweep ends. Its total cost never exceeds ``MOST_COST`` full-scale
+runs.
 """
 
 from __future__ import annotations
@@ -39,26 +41,26 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import ExploreSettings, SweepDone, WaitForTrainings
 from storage.records import Trial, TrialState
 
-# trainings at each batch of the cheapest size, and of the next size in every direction
+# number of runs at each batch size of the cheapest size, and of the next size in every direction
 FIRST, NEIGHBOUR = 4, 1
-MOST_COST = 2.0  # trainings at full scale
-LEAST_SHARE = 0.25  # least assumed share of trainings that run to their end, while few have ended
+MOST_COST = 2.0  # in full-scale training runs
+LEAST_SHARE = 0.25  # lower bound on the share of runs that finish, while few have ended
 
 Rung = tuple[int, Point]
 
 
 @dataclass(frozen=True)
 class _Round:
-    """The rungs to train in a round that began with ``before`` trials."""
+    """The rungs to train in a round that started after ``before`` trials."""
 
     before: int
     rungs: tuple[Rung, ...]
 
 
 class GrowingStrategy:
-    """Decides what a study's sweep over sizes trains next; each decision is passed to ``say`` as one line of text.
+    """Decides what a study's sweep over sizes trains next; passes each decision to ``say`` as one line of text.
 
-    Decisions depend only on the trials: an interrupted sweep makes them again once the trials in flight have ended.
+    Decisions depend only on the trials, so a resumed sweep repeats them once the trials in flight have ended.
     """
 
     def __init__(self, spec: StudySpec, say: Callable[[str], None] = lambda text: None) -> None:  # noqa: ARG005
@@ -70,11 +72,11 @@ class GrowingStrategy:
 
     @property
     def why_ended(self) -> str:
-        """Why no further training is worth its cost; "" before the sweep has ended."""
+        """The reason why no further training run is worth its cost; "" before the sweep has ended."""
         return "" if self._why is None else self._why[1]
 
     def next(self, trials: Sequence[Trial]) -> ExploreSettings | WaitForTrainings | SweepDone:
-        """Return the next training of a sweep with these ``trials`` (of every state)."""
+        """Return the next training run of a sweep, given its ``trials`` in every state."""
         now = self._round
         if now is not None and now.before <= len(trials) < now.before + len(now.rungs):
             batch, point = now.rungs[len(trials) - now.before]
@@ -93,7 +95,7 @@ class GrowingStrategy:
         return ExploreSettings(*rungs[0])
 
     def _decide(self, trials: Sequence[Trial]) -> tuple[list[Rung], str]:
-        """Return the rungs of the next round and the reason, or no rungs and why the sweep has ended."""
+        """Return the rungs of the next round and the reason for them, or no rungs and why the sweep has ended."""
         counts = Counter(self._rung(trial) for trial in trials)
         first = self._first(counts)
         if first:
@@ -103,7 +105,7 @@ class GrowingStrategy:
         )
         room = self._spec.budget.trials - len(trials)
         if room <= 0:
-            return [], f"the sweep has ended after {len(trials)} trials, the most that it trains"
+            return [], f"the sweep has ended after {len(trials)} trials, the maximum number"
         answered = [t for t in trials if self._spec.question.need(t) is not None]
         if not answered:
             return self._unanswered(counts)
@@ -114,7 +116,7 @@ class GrowingStrategy:
         return self._worthwhile(told, counts, spent, room, len(trials))
 
     def _first(self, counts: Counter[Rung]) -> list[Rung]:
-        """Return the trainings that the initial round still lacks, cheapest first."""
+        """Return the rungs that the initial round has not trained yet, cheapest first."""
         cheapest = self._points[0]
         asked = {cheapest: FIRST}
         for index, (name, size) in enumerate(cheapest):
@@ -132,14 +134,14 @@ class GrowingStrategy:
         ]
 
     def _unanswered(self, counts: Counter[Rung]) -> tuple[list[Rung], str]:
-        """Return the rungs of the cheapest size not trained yet, if no training so far has answered the question."""
+        """Return the untrained rungs of the cheapest size, if no training run so far has given a result."""
         for point in self._points:
             rungs = [(batch, point) for batch in self._spec.ladder if not counts[batch, point]]
             if rungs:
                 return rungs, (
-                    f"no training has given a result at smaller sizes yet: {_named(rungs)} next"
+                    f"no run has given a result at smaller sizes yet: {_named(rungs)} next"
                 )
-        return [], ("the sweep has ended: no training gave a result at any size of the ladder")
+        return [], ("the sweep has ended: no run gave a result at any size of the ladder")
 
     def _told(
         self, trials: Sequence[Trial], answered: int, counts: Counter[Rung]
@@ -167,7 +169,7 @@ class GrowingStrategy:
     def _worthwhile(
         self, told: TrainingInformation, counts: Counter[Rung], spent: float, room: int, trials: int
     ) -> tuple[list[Rung], str]:
-        """Return up to one round of trainings that save more than they cost, chosen by saving over cost."""
+        """Return up to one round of training runs that save more than they cost, chosen by savings per cost."""
         many = [float(counts[rung]) for rung in self._rungs]
         costs = [cost_share_of_sizes(self._spec, point) for _, point in self._rungs]
         begun, chosen, cost = told.regret(many), list[int](), 0.0

@@ -1,21 +1,21 @@
-"""The race: a few configurations are trained at the full-scale batch itself, and the best two once more.
+"""The race: trains a few configurations at the full-scale batch size itself, and the best two once more.
 
-A batch of any size can be trained here by gradient accumulation, at the price of its samples. The laws predict the best
-settings only approximately, and a lost training costs the slot on the full machine. So a few candidates around the
-forecast's settings are trained, those that are far behind are dropped, and the best two are repeated, because the
-scatter between seeds makes one of them look better than it is. If the fastest has the highest rate of all, or the
-lowest, the optimum lies beyond it, and the race goes one step further.
+Gradient accumulation makes any batch size trainable here, though every sample must be paid for. The laws predict the
+best settings only approximately, and a lost training run costs the slot on the full machine. So a few candidates around
+the forecast settings are trained, candidates that are far behind are dropped, and the best two are repeated, because
+the scatter between seeds makes one of them look better than it is. If the fastest candidate has the highest or lowest
+learning rate of all, the optimum may lie beyond it, and the race goes one step further in that direction.
 
-Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
-particle of the posterior gets a random error factor in both. For each such particle one candidate is the best. The race
-trains the recommended settings; if those are risky, a candidate that is safe even if the laws underestimate the risk;
-and then, one by one, the candidate that most lowers the expected loss of the best candidate chosen. The reduction by
-all candidates together is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is
-worth more.
+Candidates are the recommended settings with other learning rates and warmups. The laws are only approximate, so each
+particle of the posterior gets a random error factor in both, and one candidate is the best for each such particle. The
+race trains the recommended settings. If they are risky, it also trains a candidate that is safe even if the laws
+underestimate the risk. It then adds, one by one, the candidate that most lowers the expected loss of the best candidate
+chosen. The reduction by all candidates together is their expected value of perfect information (Raiffa and Schlaifer
+1961): no race is worth more.
 
-The next training depends only on the race's trials, so an interrupted race can continue. The first training of every
-configuration has the same seed, and so the same initial weights and order of samples; the second trainings have the
-next seed. An effect that a seed has on all of them alike therefore decides nothing.
+The next run depends only on the race's trials, so an interrupted race can continue. The first run of every
+configuration has the same seed, and so the same initial weights and order of samples; the second runs have the next
+seed. An effect that a seed has on all of them alike therefore decides nothing.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ Array: TypeAlias = NDArray[np.float64]
 
 PARTICLES = 256
 LEAST_RISK = 1e-3
-RATES, RATE_STEP = 17, 0.125  # candidates: from e^-1 to e times the recommended rate
-WARMUPS, WARMUP_STEP = 9, 0.35  # from a quarter to four times the recommended warmup
+RATES, RATE_STEP = 17, 0.125  # rates from e^-1 to e times the recommended one
+WARMUPS, WARMUP_STEP = 9, 0.35  # warmups from a quarter to four times the recommended one
 RATE_OFF, WARMUP_OFF = (
     0.35,
     0.5,
 )  # standard deviation of a particle's error, in log units
 APART = 2  # minimum number of steps between two candidates, in rate or in warmup
-RISKY = 0.03  # a safe candidate is raced if the risk of the recommended settings is at least this
+RISKY = 0.03  # a safe candidate is added if the recommended settings have at least this risk
 SAFE = 20.0  # the safe candidate is chosen as if the risk were this many times the laws' estimate
-FEWEST, MOST = 3, 5  # candidates
-HOPELESS = 0.95  # quantile of the expected epochs: a training is given up if it needs
-LIMIT = 1.25  # more than this many times that quantile
-# settings for a training at full scale are worth this many trainings here: as many as a lost one costs
+FEWEST, MOST = 3, 5  # number of candidates
+HOPELESS = 0.95  # quantile of the expected epochs: a run is stopped once it exceeds
+LIMIT = 1.25  # this multiple of the quantile
+# settings for a full-scale run are worth this many runs here: as many as the cost of a lost one
 TRAININGS = LOST
 
 
@@ -65,8 +65,9 @@ TRAININGS = LOST
 class RaceCandidates:
     """Settings to race, the recommended ones first, each with the tuned ``learning_rate`` and ``warmup_epochs``.
 
-    ``gain`` is the decrease in the expected factor on a training's epochs once the best candidate is known, with a lost
-    training counted in full; ``epochs`` is what a training is expected to need; at ``limit_epochs`` it is given up.
+    ``gain`` is the decrease in the expected factor on a training run's epochs once the best candidate is known, with
+    the full cost of a lost run included. ``epochs`` is the expected length of a run, which is stopped at
+    ``limit_epochs``.
     """
 
     settings: tuple[dict[str, float], ...]
@@ -85,7 +86,8 @@ def choose_candidates(
 ) -> RaceCandidates | None:
     """Choose the settings to race within ``most_epochs`` in total; deterministic.
 
-    Return None if the evidence does not give the cost of a wrong learning rate, as there is then no basis for a choice.
+    Return None if the evidence does not show what a wrong learning rate costs, because there is then no basis for a
+    choice.
     """
     if not any(law.name == RATE for law in posterior.model.laws) or not posterior.knows_cost(RATE):
         return None
@@ -138,7 +140,9 @@ def choose_candidates(
 
 
 def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[int, int]]:
-    """Return the best place if the risk were much larger: with a lower rate than the middle, or a longer warmup."""
+    """Return the best candidate in case the risk is much larger: one with a lower rate than the middle, or a longer
+    warmup.
+    """
     loss = (factor + (LOST - factor) * np.minimum(SAFE * risk, 1.0)).mean(axis=0)
     middle = (rates // 2, len(warmups) // 2)
     safest = loss.reshape(rates, len(warmups))[: middle[0] + 1, middle[1] :]
@@ -153,8 +157,8 @@ def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[
 def _missed(
     posterior: Posterior, log_batch: float, settings: Sequence[Mapping[str, object]]
 ) -> tuple[Array, Array]:
-    """Return the log factor on the epochs of the best settings at the full rate, and the risk of a loss: (particles,
-    settings).
+    """Return the log factor on the epochs of the best settings at the full rate, and the risk that a run fails to
+    converge, each of shape (particles, settings).
     """
     model, values = posterior.model, posterior.values
     here = make_configurations(
@@ -173,8 +177,8 @@ def _missed(
 
 
 def _off(loss: Array) -> Array:
-    """Return the loss (particles, rates, warmups) with every particle shifted by a random number of whole steps of its
-    own.
+    """Return the loss (particles, rates, warmups), shifted for each particle by its own random number of
+    whole steps.
     """
     rng = np.random.default_rng(0)
     particles, rates, warmups = loss.shape
@@ -188,7 +192,7 @@ def _off(loss: Array) -> Array:
 
 
 def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array) -> bool:
-    """Return whether a place is far enough from all chosen ones; the shortest warmup may fill several columns."""
+    """Return whether a grid point is far enough from all chosen ones; the shortest warmup may fill several columns."""
     return all(
         abs(place[0] - row) >= APART
         or (abs(place[1] - column) >= APART and warmups[place[1]] != warmups[column])
@@ -196,13 +200,13 @@ def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array)
     )
 
 
-# sweeps use the seeds from 0 on, plans the ones that follow; a race draws its seeds from here on
+# seeds from 0 upwards belong to sweeps and, after them, to plans; a race draws its seeds from here upwards
 FIRST_SEED, DRAWS = 100_000, 1_000_000
-# if the fastest training, by at least 3 %, has the highest or lowest rate: the maximum number of further steps, and the
+# if the fastest run, by at least 3 %, has the highest or lowest rate: the maximum number of further steps, and the
 # factor on the rate in each; the budget ends most races earlier
 STEPS, STEP, QUICKER = 6, 1.6, 0.03
-FINALISTS, SEEDS = 2, 2  # the best configurations, and the seeds of each
-RESCUES = 2  # if nothing reached the target: how often a lower rate with a longer warmup is tried
+FINALISTS, SEEDS = 2, 2  # number of best configurations to repeat, and seeds for each
+RESCUES = 2  # attempts with a lower rate and longer warmup if no run reached the target
 LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
 
 
@@ -210,8 +214,8 @@ LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
 class RaceCourse:
     """The parameters of a race.
 
-    ``candidates`` holds complete settings, the forecast's first. A training is given up after ``limit_epochs`` and is
-    expected to need ``epochs``; all of them together may train for ``most_epochs``.
+    ``candidates`` holds complete settings, with the forecast settings first. A training run is stopped after
+    ``limit_epochs`` and is expected to need ``epochs``; all runs together may train for ``most_epochs``.
     """
 
     global_batch_size: int
@@ -224,7 +228,7 @@ class RaceCourse:
 def next_race_entry(
     course: RaceCourse, trials: Sequence[Trial]
 ) -> Mapping[str, Any] | WaitForTrainings | SweepDone:
-    """Return the settings to train next in a race with these ``trials`` (of every state)."""
+    """Return the settings to train next in a race, given its ``trials`` in every state."""
     trials, trained = trials_counted_once(trials), defaultdict[str, list[Trial]](list)
     for trial in trials:
         trained[trial.settings_key].append(trial)
@@ -252,9 +256,10 @@ def next_race_entry(
 def race_epochs_left(
     course: RaceCourse, trials: Sequence[Trial], reserved: Mapping[int, float]
 ) -> float:
-    """Return how many epochs a race may still train; ``reserved`` are the epochs promised to running trials, by id.
+    """Return how many epochs a race may still train; ``reserved`` are the epochs allotted to running trials, by id.
 
-    Exact repetitions of a training, seed included, which an older race may contain, do not count.
+    Exact repetitions of a training run, including its seed, do not count; a race from an older release may contain
+    some.
     """
     return course.most_epochs - math.fsum(
         (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
@@ -265,15 +270,16 @@ def race_epochs_left(
 def first_race_seed(study: str, global_batch_size: int) -> int:
     """Return the first seed of a study's race; deterministic.
 
-    Studies have different seeds: otherwise, one seed that slows all trainings would slow every race of a workload.
+    Each study has a different seed, because a single seed that slows all training runs would slow every race of a
+    workload.
     """
     return FIRST_SEED + zlib.crc32(f"{study} at {global_batch_size}".encode()) % DRAWS
 
 
 def next_race_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
-    """Return the seed of the next training of these settings: the first with which they have not been trained.
+    """Return the seed for the next training run of these settings: the first one that they have not been trained with.
 
-    Seeds count from the seed of the race's earliest training, or from ``first`` if there is none.
+    Seeds count from the seed of the race's earliest run, or from ``first`` if the race has no runs.
     """
     begun, key = min((trial.seed for trial in trials), default=first), settings_key(settings)
     taken = {trial.seed for trial in trials if trial.settings_key == key}
@@ -281,10 +287,11 @@ def next_race_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: 
 
 
 def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
-    """Return the fastest settings with the rate one step up if theirs is the highest, or one step down if it is the
+    """Return the fastest settings, with the rate one step up if it is the highest tried, or one step down if it is the
     lowest.
 
-    Return None if it is neither, or if they are not clearly the fastest; dropped or lost trainings count as slower.
+    Return None if it is neither, or if these settings are not clearly the fastest; dropped or lost runs count as
+    slower.
     """
     reached = sorted(
         (trial for trial in tried if trial.epochs_to_target),
@@ -308,7 +315,7 @@ def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:
-    """Return the tried settings that are least likely to be lost, with a lower rate and a longer warmup."""
+    """Return the tried settings that are least likely to diverge, with a lower rate and a longer warmup."""
     rates = [float(trial.settings["learning_rate"]) for trial in tried]
     warmups = [float(trial.settings.get("warmup_epochs") or 0.0) for trial in tried]
     return {

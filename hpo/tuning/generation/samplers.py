@@ -1,10 +1,10 @@
-"""Optuna's samplers over the whole ladder.
+"""Optuna's samplers, applied to the whole ladder.
 
-Settings with the role ``scaled`` are sampled in a separate Optuna study for every rung; settings with the role
-``shared`` in one study over the ladder, whose value is the difference between a training and the mean of its rung. The
-studies are in memory and are told about every finished trial again when a sweep resumes; the database remains the only
-source of truth. Samplers minimise the logarithm of the epochs to target, or of the shortfall after a fixed budget:
-settings affect both as factors.
+Settings with the role ``scaled`` are sampled in a separate Optuna study for every rung. Settings with the role
+``shared`` are sampled in one study over the ladder, whose objective is the difference between a trial and the mean of
+its rung. These studies are in memory and receive all finished trials again when a sweep resumes; the database remains
+the only source of truth. Samplers minimise the logarithm of the epochs to target, or of the shortfall after a fixed
+budget, because settings affect both multiplicatively.
 """
 
 from __future__ import annotations
@@ -33,57 +33,59 @@ if TYPE_CHECKING:
 Chooser = Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]
 
 EXPLORED_EVENLY = 4
-"""Number of trainings of the first rung that are evenly spread before the sampler decides."""
+"""Number of evenly spread trials on the first rung before the sampler takes over."""
 
 LOWER_FOR_LARGER, RATE = 0.5, "learning_rate"
-"""The factor on the best learning rate for a model about twice as wide, and the name of the setting."""
+"""The factor on the best learning rate for a model about twice as wide, and the name of the learning-rate setting."""
 
 WARM_START_RULES = ("sqrt", "linear")
-"""A rung starts with the best settings of the rung below, scaled by each of these rules."""
+"""A rung starts with the best settings of the rung below, scaled by each of these rules in turn."""
 
 
 Curve = Callable[[], Sequence[ConvergencePoint]]
 
 
 def no_curve() -> Sequence[ConvergencePoint]:
-    """Return no points, for a trial that has none."""
+    """Return no points, for a trial without a curve."""
     return ()
 
 
 class Sampler(Protocol):
-    """Suggests what a sweep trains next. A sampler is rebuilt from the finished trials of a study."""
+    """Suggests what a sweep trains next. A sampler is rebuilt from the finished trials of a study when a
+    sweep resumes.
+    """
 
     def suggest(
         self, global_batch_size: int | None, running: Iterable[Trial] = ()
     ) -> tuple[int, TrainingSettings, int]:
-        """Return batch size and settings to train next, and a ticket to return with the finished trial.
+        """Return the batch size and settings to train next, and a ticket to pass back with the finished trial.
 
-        The batch size is the given one; if None, the sampler picks it. ``running`` are the trials in flight.
+        If ``global_batch_size`` is None, the sampler picks it. ``running`` are the trials in flight.
         """
 
     def began(self, trial: Trial) -> None:
-        """Register an unfinished trial of an earlier run."""
+        """Register an unfinished trial from an earlier run."""
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
         """Discard a suggestion."""
 
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
-        """Learn from a finished trial; without a ticket it comes from an earlier run or is a repetition.
+        """Learn from a finished trial; without a ticket, it comes from an earlier run or is a repetition.
 
         ``curve`` reads its convergence points, for samplers that use them.
         """
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float | None:
-        """Return the epochs after which a trial at this batch may stop; None for the budget of the study."""
+        """Return the epochs after which a trial at this batch size may stop; None for the study's budget."""
 
     def reason(self, ticket: int | None) -> str:
-        """Return why a suggestion is not trained beyond its limit, in one line; "" if its curve may give a reason.
+        """Return in one line why a suggestion is not trained beyond its limit; "" if its curve may give a reason.
 
-        Without a ticket: a message for the end of the sweep, such as why it ended; "" for none.
+        Without a ticket, return a message for the end of the sweep, such as why it ended, or "".
         """
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Return whether nothing more is worth training, as far as is known while ``running`` are in flight."""
+        """Return whether no further trial is worth its cost, as far as is known while ``running`` are in flight."""
 
 
 def make_sampler(
@@ -95,8 +97,8 @@ def make_sampler(
 ) -> Sampler:
     """Return the sampler that a study names, over the batch sizes of its trials; ``earlier`` counts earlier trials.
 
-    If model size or length vary too, there is one sampler per combination of ``sizes``, which may start from the
-    results of the next ``smaller`` one.
+    If model size or training length vary too, each combination of ``sizes`` has its own sampler, which may start from
+    the results of the next ``smaller`` one.
 
     Raises :class:`hpo.errors.SpecError` if a plug-in cannot be imported or does not return a sampler.
     """
@@ -118,10 +120,11 @@ def make_sampler(
 class LadderSampler:
     """Suggests settings rung by rung and learns from finished trials.
 
-    ``sampler`` is one of :data:`hpo.study.samplers.SAMPLERS` that does not choose the rung; the same ``name``, trials
-    and order give the same suggestions. ``earlier`` counts the trials of earlier runs: a resumed sweep draws new
-    random numbers instead of repeating those of its start. The first rung starts with the best settings of the same
-    rung of ``smaller``, the sampler of a smaller model or a shorter training, unchanged and at half the rate.
+    ``sampler`` is one of :data:`hpo.study.samplers.SAMPLERS` that does not choose the rung. Suggestions are the same
+    for the same ``name`` and the same trials in the same order. ``earlier`` counts the trials of earlier runs: a
+    resumed sweep draws new random numbers instead of repeating those from its start. The first rung starts with the
+    best settings of the same rung of ``smaller``, the sampler of a smaller model or a shorter training run, both
+    unchanged and at half the rate.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class LadderSampler:
         global_batch_size: int | None,
         running: Iterable[Trial] = (),  # noqa: ARG002  Optuna's samplers track trials that were asked and not yet told
     ) -> tuple[int, TrainingSettings, int]:
-        """Return the rung, settings to train next at it, and a ticket to return with the finished trial."""
+        """Return the rung, the settings to train next on it, and a ticket to pass back with the finished trial."""
         assert global_batch_size is not None, "only a sampler that chooses the rung picks it"
         if global_batch_size not in self._started:
             self._started.add(global_batch_size)
@@ -169,14 +172,14 @@ class LadderSampler:
         return global_batch_size, *self._ticket(scaled, scaled.params, shared)
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> None:
-        """Return None: trials have the budget of the study."""
+        """Return None, because trials have the study's budget."""
 
     def reason(self, ticket: int | None) -> str:  # noqa: ARG002
-        """Return "": there is no limit."""
+        """Return "", because there is no limit."""
         return ""
 
     def ended(self, running: Sequence[Trial]) -> bool:  # noqa: ARG002
-        """Return False: the budget of trainings ends the sweep."""
+        """Return False, because the budget of trials ends the sweep."""
         return False
 
     def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
@@ -196,7 +199,7 @@ class LadderSampler:
         return self._space.settings({**values, **shared.params}), self._tickets
 
     def began(self, trial: Trial) -> None:
-        """Register an unfinished trial of an earlier run: its rung has had its first settings."""
+        """Register an unfinished trial from an earlier run, so that its rung counts as already started."""
         self._started.add(trial.global_batch_size)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
@@ -214,7 +217,7 @@ class LadderSampler:
         ticket: int | None = None,
         curve: Curve = no_curve,  # noqa: ARG002  the epochs suffice here
     ) -> None:
-        """Learn from a finished trial; without a ticket it comes from an earlier run or is a repetition."""
+        """Learn from a finished trial; without a ticket, it comes from an earlier run or is a repetition."""
         value, batch = self._value(trial), trial.global_batch_size
         if value is None:
             if ticket is not None:
@@ -271,9 +274,7 @@ class LadderSampler:
         return found
 
     def _spread(self, count: int) -> list[dict[str, Any]]:
-        """Return ``count`` points of a Halton sequence: evenly spread in every setting and in every pair of
-        settings.
-        """
+        """Return ``count`` points of a Halton sequence, evenly spread in every setting and every pair of settings."""
         if not self._space.scaled:
             return []
         points = halton(count, len(self._space.scaled))
@@ -286,11 +287,11 @@ class LadderSampler:
         ]
 
     def _value(self, trial: Trial) -> float | None:
-        """Return the samplers' objective: the log epochs to target; a trial that missed the target gets a value above
-        them all.
+        """Return the samplers' objective: the log epochs to target. A trial that missed the target gets a value above
+        all others.
 
-        With a fixed budget it is the log shortfall. A trial that was stopped counts with its last value, but never as
-        better than the best; one that diverged counts as twice as bad as the worst.
+        With a fixed budget, the objective is the log shortfall. A trial that was stopped counts with its last value,
+        but never as better than the best; one that diverged counts as twice as bad as the worst.
         """
         if need := self._question.need(trial):
             return math.log(need)
@@ -342,10 +343,11 @@ class LadderSampler:
 
 
 def halton(count: int, dimensions: int) -> list[list[float]]:
-    """Return ``count`` points of Halton's sequence, each of ``dimensions`` numbers in (0, 1), without the origin.
+    """Return ``count`` points of the Halton sequence, each with ``dimensions`` numbers in (0, 1), without the origin.
 
-    Number i of a dimension has the digits of i in the dimension's prime base mirrored at the radix point (J. H. Halton,
-    Numerische Mathematik 2, 1960). SciPy gives the same, but its statistics module takes a second to import.
+    To get element i of a dimension, the digits of i in that dimension's prime base are mirrored at the radix point (J.
+    H. Halton, Numerische Mathematik 2, 1960). SciPy gives the same numbers, but its statistics module takes a second to
+    import.
     """
     primes: list[int] = []
     number = 2
@@ -366,7 +368,7 @@ def _mirrored(number: int, base: int) -> float:
 
 
 def tpe(seed: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's TPE, which counts trainings in flight as poor ones (constant liar)."""
+    """Return Optuna's TPE sampler, which counts trials in flight as poor ones (constant liar)."""
     from optuna.samplers import TPESampler
 
     return TPESampler(seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True)
@@ -380,7 +382,9 @@ def gp(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def cmaes(seed: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's CMA-ES; what it cannot sample, such as a choice or a single setting, is drawn independently."""
+    """Return Optuna's CMA-ES sampler; categorical parameters, and a single parameter, are drawn
+    independently instead.
+    """
     from optuna.samplers import CmaEsSampler
 
     return CmaEsSampler(
@@ -389,22 +393,22 @@ def cmaes(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def qmc(seed: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's scrambled Sobol sequence."""
+    """Return Optuna's quasi-Monte Carlo sampler, a scrambled Sobol sequence."""
     from optuna.samplers import QMCSampler
 
     return QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
 
 
 def random(seed: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's sampler of independent random draws."""
+    """Return Optuna's random sampler."""
     from optuna.samplers import RandomSampler
 
     return RandomSampler(seed=seed)
 
 
 def _takes_constraints(sampler: str) -> bool:
-    """Return whether Optuna receives the constraints: with releases before 5.0 it does not, and a violation counts as a
-    missed target.
+    """Return whether the sampler receives the constraints. It does not with Optuna before 5.0, and a violation then
+    counts as a missed target.
     """
     import optuna
 

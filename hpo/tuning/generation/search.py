@@ -1,11 +1,11 @@
-"""What to train next: the training that says most about the best settings at full scale for its cost in samples.
+"""Chooses the training run that gives the most information about the best full-scale settings per sample.
 
-A step trains settings for some time, at the full-scale batch if that may be trained, else at the largest batches that
-may. Many short looks come first: a training's first evaluations, compared with the curve of the fastest, show how fast
-it is (:mod:`hpo.tuning.generation.curves`); all of them together show where the best settings lie
+A step trains settings for some time, at the full-scale batch size if that may be trained, and otherwise at the largest
+batch sizes allowed. Many short looks come first. A run's first evaluations, compared with the curve of the fastest run,
+show how fast it is (:mod:`hpo.tuning.generation.curves`). All looks together show where the best settings lie
 (:mod:`hpo.tuning.generation.surface`). Each step is the one expected to lower the epochs of the chosen settings most,
-per epoch that it costs. Short looks may all mislead in the same way, so after some of them only full trainings are
-allowed. The search ends if no step is worth its cost and the recommended settings have been seen to reach the target.
+per epoch that it costs. Short looks may all be biased in the same way, so after some of them only full runs are
+allowed. The search ends when no step is worth its cost and runs with the recommended settings have reached the target.
 """
 
 from __future__ import annotations
@@ -35,61 +35,61 @@ from hpo.tuning.generation.surface import (
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
 
-# lengths of a training, as shares of the epochs of the fastest, as far as those are known
+# lengths of a training run, as shares of the epochs of the fastest run, once those are known
 LOOKS = (0.2, 0.3, 0.6, 1.0)
-STARTUP = 0.02  # cost of starting a training, in the same unit
-# trainings at full scale that will use the settings: a step is worth its cost if it saves as much over all of them
+STARTUP = 0.02  # cost of starting a run, as such a share
+# full-scale training runs that will use the settings: a step is worth its cost if it saves as much over all of them
 WORTH = 4.0
-# the first trainings: their places in the range of the rate and of the warmup, and their least length
+# the first training runs: their positions in the ranges of rate and warmup, and their minimum length
 FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05, 1 / 32
-# PROGRESS: a training below this share of the way to the target has not begun to learn. LONGER: after this many
-# trainings, the next are twice as long. DEAD: a training at a higher rate is lost if it is below this share of the
-# fastest's way
+# PROGRESS: a run below this share of the way to the target has not started to learn. LONGER: after this many runs, the
+# next are twice as long. DEAD: a run at a higher rate is lost if its progress is below this share of the fastest run's
 PROGRESS, LONGER, DEAD = 0.03, 3, 0.2
-LOWEST = 0.05  # place in its range below which a rate is too low to be the cause of a loss
-BEGUN = 2  # trainings that must show progress before the surface is used
-# budget of looks before the first full training, and after each full training, in epochs of the fastest
+LOWEST = 0.05  # position in its range below which a rate is too low to make a run diverge
+BEGUN = 2  # number of runs that must show progress before the surface is used
+# budget of looks before the first full training run, and after each full run, in epochs of the fastest run
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
-# while no training has reached the target, the share of the epochs is taken as the share of the metric's way to the
-# target, to this power; MOST_AHEAD bounds the epochs still to come from above and LEAST_AHEAD all epochs from
-# below, as shares of the limit on epochs
+# while no training run has reached the target, the share of the epochs is assumed to be the share of the metric's way
+# to the target, to this power; MOST_AHEAD is an upper bound on the remaining epochs and LEAST_AHEAD a lower bound on
+# all epochs, as shares of the limit on epochs
 AHEAD_POWER, MOST_AHEAD, LEAST_AHEAD = 1.7, 0.4, 0.1
-# log epochs, relative to the fastest, of a lost training
+# log epochs of a lost training run relative to the fastest run
 LOST, LOST_ERROR = 1.6, 0.3
-# no rate is tried below one with log epochs above TOO_SLOW, if all rates with log epochs below QUICK are higher
+# no rate is tried below a rate with log epochs above TOO_SLOW, if all rates with log epochs below QUICK are higher
 TOO_SLOW, QUICK = 0.3, 0.15
-# a training is stuck if, after STUCK_AFTER evaluations, its second half has at most the share STILL of the gain, or if,
-# after the share MOST_OF_IT of its length, the target is more than TOO_LITTLE times the second half's gain away
+# a training run is stuck if, after STUCK_AFTER evaluations, its second half has at most the share STILL of the gain, or
+# if, after the share MOST_OF_IT of its length, it still lacks more than TOO_LITTLE times the second half's gain
 STUCK_AFTER, STILL, MOST_OF_IT, TOO_LITTLE = 8, 0.02, 0.75, 2.0
-UNARRIVED = 0.3  # factor on a look's share while no training has reached the target and the full length is unknown
-IN_WARMUP = math.sqrt(2)  # factor on the error of a look that ended during its warmup
-STRIDE = 4.0  # the next rate lies within this factor of those that were tried
+UNARRIVED = 0.3  # factor on a look's share while no run has reached the target, so that the full length is unknown
+IN_WARMUP = math.sqrt(2)  # factor on the error of a look that ended during warmup
+STRIDE = 4.0  # the next rate lies within this factor of the rates tried so far
 CANDIDATES, CHOICES = 90, 400
 # length scales of the epochs: in log rate, in log warmup, and for other settings as a share of their range
 RATE_LENGTH, WARMUP_LENGTH, OTHER_LENGTH = 0.75, 1.0, 0.8
-# warmups below this share of a training are not distinguished; the range of the warmups that are tried
+# warmups below this share of a training run are treated as equal; the range of the warmups that are tried
 NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
-# log error of the shapes, without and with other settings; and the standard deviations by which untrained settings must
-# be better than the best trained ones
+# log error of the shapes, without and with other settings; and the number of standard deviations by which untrained
+# settings must be better than the best trained ones
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
-RISK = 1.0  # penalty in log epochs of a recommendation that is certain to be lost
-# the same while no training has reached the target, by the epochs spent, in units of the fastest's: at first, rates at
-# which nothing is learned are as likely as lost ones, later only the latter
+RISK = 1.0  # penalty in log epochs for recommending settings that are certain to diverge
+# RISK while no training run has reached the target, by the epochs spent, in units of the fastest run's: at first, rates
+# too low to learn are as likely as rates that diverge, later only the latter are
 SPENT, EARLY_RISKS = (1.0, 2.0), (0.4, 2.5)
-MARGIN = 0.1  # log epochs by which settings from a short look must be better than settings that reached the target
+MARGIN = 0.1  # lead in log epochs that a look needs over settings that reached the target
 LEAST_LEFT = 0.02  # lower bound on 1 - momentum in the effective rate, if momentum is tuned
-ALIKE = 0.35  # rates whose logs differ by less than this confirm each other
-PATIENT = 1.7  # a full training may take this many times its expected epochs
-UNKNOWN = 0.5  # while no training has reached the target, the fastest needs at least this share of the limit
-CONFIRMED = 2  # trainings that must reach the target before the search ends
-TRIES = 2  # full trainings that are reserved for a batch size at which no training has reached the target
-DEPTH = 3  # if full scale may not be trained, this many of the largest batches are searched
+ALIKE = 0.35  # runs whose log rates differ by less than this confirm each other
+PATIENT = 1.7  # a full run may take this many times its expected epochs
+UNKNOWN = 0.5  # while no run has reached the target, the fastest is assumed to need this share of the limit
+CONFIRMED = 2  # number of runs that must reach the target before the search ends
+TRIES = 2  # full runs reserved for a batch size at which no run has reached the target
+DEPTH = 3  # number of largest batch sizes to search if full scale may not be trained
 SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown optimizer
 
 
 @dataclass(frozen=True)
 class SeenTraining:
-    """One training so far: ``epochs``, ``metric`` and ``loss`` of its evaluations; ``loss`` is empty if unknown.
+    """One training run so far: the ``epochs``, ``metric`` and ``loss`` of its evaluations; ``loss`` is empty if
+    unknown.
 
     ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the limit on epochs, "paused" (or
     stopped), or "running".
@@ -108,9 +108,9 @@ class SeenTraining:
 
 @dataclass(frozen=True)
 class SearchStep:
-    """Train these settings at this batch up to ``until_epochs``; ``reason`` says why in one line.
+    """A step that trains these settings at this batch size up to ``until_epochs``; ``reason`` explains it in one line.
 
-    A ``whole`` training runs to its end; others are stopped before that.
+    A ``whole`` run is trained to its end; others are stopped before that.
     """
 
     global_batch_size: int
@@ -122,8 +122,8 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class _Told:
-    """The estimate from one training, part of the way through: its log epochs relative to the fastest's at its
-    batch.
+    """The estimate from a partial training run: its log epochs relative to those of the fastest run at its
+    batch size.
     """
 
     seen: SeenTraining
@@ -135,7 +135,9 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Knowledge:
-    """What is known about one batch: the ``epochs`` of the fastest training there, and the surface around it."""
+    """What is known about one batch size: the ``epochs`` of the fastest training run there, and the surface
+    around it.
+    """
 
     global_batch_size: int
     epochs: float
@@ -143,17 +145,17 @@ class _Knowledge:
     surface: EpochsSurface
 
     def here(self) -> list[_Told]:
-        """Return the trainings at this batch."""
+        """Return the training runs at this batch size."""
         return [each for each in self.told if each.seen.global_batch_size == self.global_batch_size]
 
 
 class SettingsSearch:
-    """One study's search; every answer depends only on the trainings.
+    """The search of one study; every answer depends only on the training runs.
 
-    ``rungs`` are the batch sizes that may be trained; ``target`` is the batch size that the settings are for, which
-    need not be among them. ``tuned`` are the settings that are searched, each between its bounds; ``rate_exponent`` is
-    the assumed growth of the best rate with the batch. ``resolution`` is the number of epochs between evaluations,
-    ``most_epochs`` the limit of one training, ``goal`` the metric to reach. ``worth`` is the number of trainings that
+    ``rungs`` are the batch sizes that may be trained. ``target`` is the batch size for which settings are sought; it
+    need not be one of the rungs. ``tuned`` are the settings to search, each within its bounds; ``rate_exponent`` is the
+    assumed growth of the best rate with the batch size. ``resolution`` is the number of epochs between evaluations,
+    ``most_epochs`` the limit of one run, and ``goal`` the metric value to reach. ``worth`` is the number of runs that
     will use the settings.
     """
 
@@ -185,9 +187,10 @@ class SettingsSearch:
         self._shapes = ResponseShapes.between(*(rates[0] if rates else (0.0, 0.0)))
 
     def next(self, seen: Sequence[SeenTraining], left: float = math.inf) -> SearchStep | None:
-        """Return the step that is worth most for its cost; None if no step is, or if that depends on running trainings.
+        """Return the step that gains most for its cost; None if no step is worth it, or if that depends on running
+        trials.
 
-        ``left`` is the number of trainings left: the last of them run to their end.
+        ``left`` is the number of training runs left in the budget; the last of them are full runs.
         """
         batches = self._searched(seen)
         if left <= TRIES * len(batches) and (step := self._last(batches, seen, left)) is not None:
@@ -199,10 +202,11 @@ class SettingsSearch:
         return None
 
     def _searched(self, seen: Sequence[SeenTraining]) -> list[int]:
-        """Return the batches that are searched: the full-scale batch, or the largest ones below it if the target is too
-        far there.
+        """Return the batch sizes to search: the full-scale one, or the largest ones below it if the target is too far
+        away.
 
-        It is too far if the epochs of two full trainings have been spent there and no training has reached it.
+        It is too far away if the epochs of two full training runs have been spent at full scale and no run has reached
+        it.
         """
         arrived = any(
             each.state == "reached" for each in seen if each.global_batch_size == self._target
@@ -215,7 +219,7 @@ class SettingsSearch:
     def _last(
         self, batches: Sequence[int], seen: Sequence[SeenTraining], left: float
     ) -> SearchStep | None:
-        """Train the best-looking settings to their end, at a batch where no training has reached the target or is
+        """Train the most promising settings to their end, at a batch size where no run has reached the target or is
         running.
         """
         waiting = []
@@ -226,12 +230,14 @@ class SettingsSearch:
         for _, batch in sorted(waiting):
             known = self._known(seen, -batch)
             if known is not None and left <= TRIES * len(waiting):
-                step = self._whole(known, f"the most promising, to the end: {left:.0f} are left")
+                step = self._whole(known, f"the most promising, to the end: {left:.0f} runs left")
                 return replace(step, until_epochs=self._most)
         return None
 
     def _spent(self, seen: Sequence[SeenTraining], batch: int) -> float:
-        """Return the epochs trained at a batch, to balance several batches; a training in flight counts as a look."""
+        """Return the epochs trained at a batch size, to balance several of them; a training run in flight counts as a
+        look.
+        """
         there = [each for each in seen if each.global_batch_size == batch]
         trained = math.fsum(each.epochs[-1] for each in there if len(each.epochs))
         return trained + self._resolution * sum(each.state == "running" for each in there)
@@ -239,8 +245,8 @@ class SettingsSearch:
     def recommendation(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
         """Return the settings to use at full scale.
 
-        Once trainings have reached the target there, the settings are those of one of these trainings, or of a look
-        that is better by a margin.
+        Once training runs have reached the target at full scale, these are the settings of one of those runs, or of a
+        look that is better by a margin.
         """
         known = self._known(seen, self._target)
         if known is None:
@@ -257,14 +263,14 @@ class SettingsSearch:
         return settings[int(np.argmin(mean + margins + RISK * known.surface.lost(places)))]
 
     def forgone(self, seen: Sequence[SeenTraining]) -> SearchStep | None:
-        """Return what the next training at the largest batch would be if its cost did not matter; None before anything
-        is known.
+        """Return the next training run at the largest batch size if its cost did not matter; None before anything is
+        known.
         """
         known = self._known(seen, self._searched(seen)[0])
         return None if known is None else self._worthwhile(known, seen, at_any_price=True)
 
     def limit_epochs(self, seen: Sequence[SeenTraining], global_batch_size: int) -> float:
-        """Return the epochs after which a training at a batch gives no more information."""
+        """Return the epochs after which a training run at this batch size gives no more information."""
         known = self._known(seen, global_batch_size)
         return self._most if known is None else min(2 * PATIENT * known.epochs, self._most)
 
@@ -275,16 +281,15 @@ class SettingsSearch:
             until = max(2 * self._resolution, FIRST * self._most) * 2 ** (there // LONGER)
             return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
-            return self._whole(known, "the most promising, to the end")
+            return self._whole(known, "the most promising settings, to the end")
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
     def _first(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
-        """Return settings in the middle of the ranges, except for a short warmup and rates that are spread over their
-        range.
+        """Return settings in the middle of the ranges, with a short warmup and with rates spread over their range.
 
-        The second rate is above the first if the first training has begun to learn, else below. After losses, the rate
-        is halfway between the lowest lost rate and the bottom of the range. After several trainings without progress
-        the settings are random.
+        The second rate is above the first if the first training run has started to learn, and below it otherwise. After
+        lost runs, the rate is halfway between the lowest lost rate and the bottom of the range. After several runs
+        without progress, the settings are random.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
         middle, *outer = FIRST_PLACES
@@ -303,7 +308,7 @@ class SettingsSearch:
         return found
 
     def _begun(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
-        """Return the settings to use before two trainings have shown progress: the furthest training's, else the lowest
+        """Return the settings to use before two runs have shown progress: those of the most advanced run, or the lowest
         rate.
         """
         found = self._first(())
@@ -321,9 +326,9 @@ class SettingsSearch:
         return found
 
     def _progress(self, seen: Sequence[SeenTraining]) -> list[float]:
-        """Return the progress of each training, as a share of the way to the target from the lowest first value.
+        """Return the progress of each training run, as a share of the way to the target from the lowest first value.
 
-        A metric may not move while the loss falls: progress is then the share by which the loss has fallen.
+        If the metric does not move while the loss falls, progress is the share by which the loss has fallen.
         """
         standing = [each for each in seen if _shows(each)]
         if not standing:
@@ -336,10 +341,10 @@ class SettingsSearch:
             return gone
         return [1 - min(each.loss) / highest if len(each.loss) else 0.0 for each in seen]
 
-    # what is known
+    # estimates
 
     def _known(self, seen: Sequence[SeenTraining], batch: int) -> _Knowledge | None:
-        """Return what is known about a batch; None before two trainings have shown progress."""
+        """Return what is known about a batch size; None before two training runs have shown progress."""
         ended = [each for each in seen if each.state != "running"]
         told: list[_Told] = []
         epochs: dict[int, float] = {}
@@ -356,7 +361,7 @@ class SettingsSearch:
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
         surface = self._surface(told, batch, usual)
-        # running trainings count with their expected result, so that new ones look elsewhere
+        # running trials count with their expected result, so that new ones look elsewhere
         for one in (each for each in seen if each.state == "running"):
             places = self._places([one.settings], [one.global_batch_size], batch, usual)
             mean, _ = surface.log_epochs(places)
@@ -365,8 +370,8 @@ class SettingsSearch:
         return _Knowledge(batch, usual, tuple(told), surface)
 
     def _told(self, ended: Sequence[SeenTraining]) -> tuple[float | None, list[_Told]]:
-        """Return the epochs of the fastest training at one batch, None if all were lost, and the estimate from each
-        training.
+        """Return the epochs of the fastest training run at one batch size, None if all were lost, and the estimate from
+        each run.
         """
         lost = [
             _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
@@ -405,8 +410,8 @@ class SettingsSearch:
         quickest: SeenTraining,
         first: float,
     ) -> bool:
-        """Return whether a training has hardly begun to learn, unlike the fastest, at a higher rate than all those that
-        have.
+        """Return whether a training run, unlike the fastest, has hardly started to learn, at a higher rate than all
+        runs that have.
         """
         way = self._way(quickest, each.epochs[-1], first)
         if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
@@ -416,7 +421,7 @@ class SettingsSearch:
         return each not in begun and higher
 
     def _way(self, seen: SeenTraining, until: float, first: float) -> float:
-        """Return how far a training had come from ``first`` within ``until`` epochs, 0 if it was not evaluated by
+        """Return how far a training run came from ``first`` within ``until`` epochs, 0 if it had not been evaluated by
         then.
         """
         scores = zip(seen.epochs, self._scores(seen), strict=True)
@@ -433,9 +438,9 @@ class SettingsSearch:
         share = 1.0 if each.state == "censored" else min(share, 1.0)
         if quickest.state != "reached" and not failed:
             share *= UNARRIVED
-        if failed:  # if it was fast before it got stuck, it is lost; else it may just be slow
+        if failed:  # a run that was fast before it got stuck is lost; others may just be slow
             told = LOST if told < QUICK else max(told, LOST / 2)
-        else:  # it needs at least the epochs that it has trained
+        else:  # a run needs at least the epochs that it has trained
             told = max(told, math.log(trained)) if found is not None else told
         error = float(own_error(share))
         if each.settings.get(WARMUP, 0.0) > each.epochs[-1]:
@@ -443,9 +448,10 @@ class SettingsSearch:
         return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
     def _stuck(self, each: SeenTraining, trained: float) -> bool:
-        """Return whether the second half of a training has added almost nothing to the gain of the first.
+        """Return whether the second half of a training run has added almost nothing to the gain of the first.
 
-        If it has ``trained`` most of the epochs of the fastest: whether it gains too little to reach the target.
+        If the run has ``trained`` for most of the fastest run's epochs, return whether it gains too little to reach the
+        target.
         """
         if len(each.metric) < STUCK_AFTER:
             return False
@@ -456,7 +462,7 @@ class SettingsSearch:
         return bool(gained > 0 and late <= STILL * gained)
 
     def _ahead(self, best: SeenTraining, standing: Sequence[SeenTraining]) -> float:
-        """Estimate the epochs of the best training from its metric, while no training has reached the target."""
+        """Estimate the epochs of the best training run from its metric, while no run has reached the target."""
         first = min(self._scores(each)[0] for each in standing)
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
         now = float(best.epochs[-1])
@@ -487,7 +493,9 @@ class SettingsSearch:
     def _places(
         self, settings: Sequence[Settings], batches: Sequence[int], batch: int, epochs: float
     ) -> SettingPlaces:
-        """Convert settings at batches to places at ``batch``, where the fastest training takes ``epochs``."""
+        """Convert settings at batch sizes to points of the surface at ``batch``, where the fastest run takes
+        ``epochs``.
+        """
         log_batch = np.log(np.asarray(batches, dtype=float))
         columns, rates, warmup = [], np.zeros(len(settings)), np.zeros(len(settings))
         for tuned in self._tuned:
@@ -505,7 +513,9 @@ class SettingsSearch:
         return SettingPlaces(np.stack(columns, axis=1), rates, warmup, log_batch)
 
     def _by_momentum(self, settings: Sequence[Settings]) -> Array:
-        """Return what a tuned momentum adds to the log rate: an update moves by rate / (1 - momentum)."""
+        """Return what a tuned momentum adds to the log rate: the size of an update scales with rate / (1 -
+        momentum).
+        """
         for tuned in self._tuned:
             if tuned.name == MOMENTUM:
                 left = 1 - np.array([float(each[MOMENTUM]) for each in settings])
@@ -523,8 +533,8 @@ class SettingsSearch:
         at_any_price: bool = False,
         lengths: Sequence[float] = LOOKS,
     ) -> SearchStep | None:
-        """Return the training that most lowers the epochs of the chosen settings for its cost; None if none is worth
-        it.
+        """Return the run that lowers the epochs of the chosen settings most for its cost; None if no run is worth its
+        cost.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
         candidates = self._candidates(known, rng, CANDIDATES)
@@ -562,7 +572,7 @@ class SettingsSearch:
         return best[1] if worth >= 1 or not arrived or at_any_price else None
 
     def _may_look(self, known: _Knowledge) -> bool:
-        """Return whether the budget of short looks is not yet spent."""
+        """Return whether the budget of short looks has not been spent yet."""
         here = [each.seen for each in known.here() if each.seen.state != "running"]
         whole = [each.epochs[-1] for each in here if self._went_whole(known, each)]
         if len(here) - len(whole) < LEAST_LOOKS:
@@ -571,21 +581,21 @@ class SettingsSearch:
         return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
 
     def _went_whole(self, known: _Knowledge, seen: SeenTraining) -> bool:
-        """Return whether a training ran to its end, or at least as long as the fastest needs."""
+        """Return whether a training run was trained to its end, or for at least as long as the fastest run needs."""
         return seen.state in ("reached", "censored") or (
             seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
         )
 
     def _needed(self, known: _Knowledge) -> float:
-        """Return the epochs that the fastest needs; bounded below while no training has reached the target, as they are
-        uncertain.
+        """Return the epochs that the fastest run needs. While no run has reached the target, they are uncertain and are
+        bounded from below.
         """
         if any(each.seen.state == "reached" for each in known.here()):
             return known.epochs
         return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
-        """Return whether a training with similar settings has run to its end or is running."""
+        """Return whether a training run with similar settings has reached its end or is running."""
         return any(
             _alike(each.seen.settings, settings)
             for each in known.here()
@@ -593,7 +603,7 @@ class SettingsSearch:
         )
 
     def _confirm(self, known: _Knowledge, seen: Sequence[SeenTraining]) -> SearchStep | None:
-        """Train the recommendation to its end, until it has been seen to reach the target."""
+        """Train the recommended settings to the end, until enough training runs have reached the target with them."""
         arrived = [each.seen for each in known.here() if each.seen.state in ("reached", "running")]
         enough = len(arrived) >= CONFIRMED and self._stood(known, self._best(known))
         if enough or len(arrived) >= 2 * CONFIRMED:
@@ -601,7 +611,7 @@ class SettingsSearch:
         if any(each.state == "running" for each in seen):
             return None
         if not self._stood(known, self._best(known)):
-            return self._whole(known, "the most promising, to the end")
+            return self._whole(known, "the most promising settings, to the end")
         return self._worthwhile(known, seen, at_any_price=True, lengths=LOOKS[-1:])
 
     def _whole(self, known: _Knowledge, reason: str) -> SearchStep:
@@ -610,7 +620,7 @@ class SettingsSearch:
         )
 
     def _patient(self, known: _Knowledge, slower: float = 0.0) -> float:
-        """Return the limit in epochs of a full training; ``slower`` is its expected log epochs above the lowest."""
+        """Return the limit in epochs of a full training run; ``slower`` is its expected log epochs above the lowest."""
         epochs = PATIENT * known.epochs * math.exp(max(slower, 0.0))
         if not any(each.seen.state == "reached" for each in known.here()):
             epochs = max(epochs, UNKNOWN * self._most)
@@ -619,8 +629,8 @@ class SettingsSearch:
     def _best(self, known: _Knowledge, risk: float = 0.0) -> dict[str, float]:
         """Return the settings with the fewest epochs according to the surface.
 
-        If settings besides rate and warmup are tuned, trained ones are kept until others are better by a part of their
-        error.
+        If settings other than rate and warmup are tuned, trained settings are kept until untrained ones are better by a
+        fraction of their error.
         """
         stood = [
             self._moved(each.seen, known)
@@ -639,7 +649,7 @@ class SettingsSearch:
         return candidates[int(np.argmin(mean + self._careful * apart))]
 
     def _moved(self, seen: SeenTraining, known: _Knowledge) -> dict[str, float]:
-        """Return the settings of a training, scaled to the batch in question."""
+        """Return the settings of a training run, scaled to the batch size of ``known``."""
         found = {}
         for tuned in self._tuned:
             value = float(seen.settings[tuned.name])
@@ -680,8 +690,8 @@ class SettingsSearch:
         return kept or found
 
     def _rates(self, known: _Knowledge) -> tuple[float, float]:
-        """Return the range of rates to search: a step beyond those that were tried, and none below one that was too
-        slow.
+        """Return the range of rates to search: a step beyond the rates tried so far, but no lower than any rate that
+        was too slow.
         """
         here = [each for each in known.here() or known.told if each.seen.settings.get(RATE)]
         if not here:
@@ -700,27 +710,29 @@ class SettingsSearch:
 
 
 def _shows(seen: SeenTraining) -> bool:
-    """Return whether a training was evaluated, with finite metrics."""
+    """Return whether a training run has been evaluated, with finite metrics only."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
 
 
 def _below_lost(seen: Sequence[SeenTraining], rate: ScaledSetting) -> float:
-    """Return half of the lowest lost rate's place in its range; 1, the upper end, if no training was lost."""
+    """Return half the position of the lowest diverged rate in its range; 1, the upper end, if no training
+    run diverged.
+    """
     lost = [float(each.settings[RATE]) for each in seen if each.state == "diverged"]
     lowest = float(_unit(rate, np.array(lost)).min()) if lost else 1.0
     return lowest / 2 if lost and lowest > LOWEST else 1.0
 
 
 def _ramp(seen: SeenTraining) -> float:
-    """Return the share of its full rate that a training has reached in a linear warmup."""
+    """Return the share of its full learning rate that a training run has reached in a linear warmup."""
     warmup = float(seen.settings.get(WARMUP, 0.0))
     trained = seen.epochs[-1] if len(seen.epochs) else math.inf
     return max(min(trained / warmup, 1.0), LEAST_RAMP) if warmup > 0 else 1.0
 
 
 def _bolder(one: Settings, other: Settings) -> bool:
-    """Return whether the rate of ``one`` is at least as high and its warmup at most as long: if ``other`` is lost, so
-    is ``one``.
+    """Return whether the rate of ``one`` is at least as high and its warmup at most as long as the other's. If the
+    ``other`` settings diverge, so do these.
     """
     if one.get(RATE) is None or other.get(RATE) is None:
         return False

@@ -1,9 +1,10 @@
-"""``sampler: forecast``: picks the trials that say most about the full-scale batch per sample that they cost.
+"""``sampler: forecast``: picks the trials that give the most information about the full-scale batch size per sample.
 
-The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs if the
-study says ``budget: {race: 0}`` or the target is too far away at full scale. It chooses the scaled settings and how
-long they are trained, and ends by itself. Settings with the role ``shared`` are left to Optuna's TPE over all batches.
-A study that scales a choice, which the laws cannot extrapolate, is searched by TPE throughout, rung after rung.
+The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch size itself, or on the largest rungs if
+the study says ``budget: {race: 0}`` or if the target is too far away at full scale. It chooses the scaled settings and
+how long to train them, and ends by itself. Settings with the role ``shared`` are left to Optuna's TPE over all batch
+sizes. A study that scales a categorical setting, which the laws cannot extrapolate, is searched by TPE throughout, rung
+by rung.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from search_spaces.techniques import described_optimizer
 from storage.records import ConvergencePoint, Trial, TrialPurpose, TrialState
 
 BEYOND = 8
-"""The batch size that is searched for if a study names no full-scale batch, in multiples of its largest rung."""
+"""The batch size to find settings for if a study names no full-scale batch size, in multiples of its largest rung."""
 
 TURN = 3
 """Number of trials after which a study that is searched by TPE moves to the next rung."""
 
 IN_THE_LOSS = {"label_smoothing", "class_weighting"}
-"""Settings that change the loss function: if one is tuned, losses of different trainings are not comparable."""
+"""Settings that change the loss function: if one is tuned, losses of different runs are not comparable."""
 
 STATES = {
     TrialState.REACHED: "reached",
@@ -38,7 +39,9 @@ STATES = {
 
 
 class ForecastSampler:
-    """Suggests batch and settings together; rebuilt from the trials of a study, like every sampler here."""
+    """Suggests batch size and settings together; rebuilt from the trials of a study, like every sampler in this
+    package.
+    """
 
     def __init__(self, spec: StudySpec, earlier: int = 0) -> None:
         self._ladder, self._space = spec.ladder, spec.search
@@ -77,7 +80,7 @@ class ForecastSampler:
         self._step: tuple[object, SearchStep | None] | None = None
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Return whether nothing more is worth its cost, as far as is known while ``running`` are in flight."""
+        """Return whether no further trial is worth its cost, as far as is known while ``running`` are in flight."""
         return self._by_laws and self._next(running) is None
 
     def suggest(
@@ -85,7 +88,7 @@ class ForecastSampler:
         global_batch_size: int | None = None,  # noqa: ARG002  it is chosen here
         running: Iterable[Trial] = (),
     ) -> tuple[int, TrainingSettings, int]:
-        """Return batch size and settings to train next, with a ticket; ``running`` are the trials in flight.
+        """Return the batch size and settings to train next, with a ticket; ``running`` are the trials in flight.
 
         Only call this while the search has not :meth:`ended`.
         """
@@ -103,7 +106,7 @@ class ForecastSampler:
         return batch, settings, ticket
 
     def began(self, trial: Trial) -> None:
-        """Register an unfinished trial of an earlier run."""
+        """Register an unfinished trial from an earlier run."""
         self._inner.began(trial)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
@@ -111,7 +114,9 @@ class ForecastSampler:
         self._inner.forget(ticket, global_batch_size)
 
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
-        """Learn from a finished trial and its curve; TPE ignores a trial at a batch that the study no longer has."""
+        """Learn from a finished trial and its curve; TPE ignores a trial at a batch size that the study no
+        longer has.
+        """
         self._told += 1
         self._own += trial.purpose != TrialPurpose.IMPORTED
         if trial.global_batch_size in self._trained:
@@ -128,14 +133,14 @@ class ForecastSampler:
         return min(self._search.limit_epochs(self._in_order(), global_batch_size), self._epochs)
 
     def reason(self, ticket: int | None) -> str:
-        """Return why a suggestion was made, if it is a short look; without a ticket, why the search has ended."""
+        """Return why a suggestion was made if it is a short look; without a ticket, return why the search has ended."""
         if ticket is None:
             return self._why_ended()
         step = self._steps.get(ticket)
         return step.reason if step is not None and not step.whole else ""
 
     def _why_ended(self) -> str:
-        """Return why the search ended by itself, the gain from one more training, and the best choice if nothing
+        """Return why the search ended by itself, the gain from one more training run, and the best choice if no run
         reached the target.
         """
         if not self._by_laws:
@@ -143,23 +148,21 @@ class ForecastSampler:
         said, seen = [], self._in_order()
         if self._own < self._trials and self._next(()) is None:
             step = self._search.forgone(seen)
-            more = (
-                "" if step is None else f"; one more training {step.reason.partition(': it ')[2]}"
-            )
+            more = "" if step is None else f"; one more run {step.reason.partition(': it ')[2]}"
             said.append(f"the search has ended by itself after {self._own} trials{more}")
         largest = max(self._trained)
         arrived = {each.global_batch_size for each in seen if each.state == "reached"}
         if arrived and max(arrived) < largest:
             said.append(
-                f"no training has reached the target at {largest} within {self._epochs:g} "
+                f"no run has reached the target at {largest} within {self._epochs:g} "
                 f"epochs, so the search continued at {', '.join(map(str, sorted(arrived)))}; "
-                f"if trainings there may need longer, raise epochs_per_trial"
+                f"if runs there may need longer, raise epochs_per_trial"
             )
         elif not arrived:
             best = self._search.recommendation(seen).items()
             named = ", ".join(f"{name} {value:.3g}" for name, value in best)
             said.append(
-                f"no training has reached the target at {largest}; as far as they show, the "
+                f"no run has reached the target at {largest}; according to the runs so far, the "
                 f"best choice at {self._target} is {named}"
             )
         return "; ".join(said)
@@ -194,7 +197,7 @@ class ForecastSampler:
 
 
 def _rate_exponent(spec: StudySpec) -> float:
-    """Return the assumed growth of the best rate of the study's optimizer with the batch."""
+    """Return how fast the best learning rate of the study's optimizer is assumed to grow with the batch size."""
     described = described_optimizer(str(spec.search.fixed.get("optimizer", "")))
     known = described.rate_exponent if described is not None else None
     return known[0] if known else SHARED_EXPONENT

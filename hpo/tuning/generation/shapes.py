@@ -1,10 +1,10 @@
-"""How the epochs to target depend on learning rate and warmup: the shape of real trainings, with an unknown edge.
+"""Shapes for epochs to target over learning rate and warmup: averages of real runs, with an unknown stability edge.
 
-Log epochs fall with the log rate, ever more slowly, up to the edge of stability; beyond it trainings are lost. A long
-warmup moves the edge upwards at a small cost. A training's first evaluations show another shape: they hardly separate
-slow rates, and show the edge late. Both shapes are averages over the trainings in benchmarks/search_economy: ten
-workloads with SGD, Adam and layer-wise optimizers. Where a workload's edge lies is unknown: each position is a
-hypothesis that its trainings make more or less likely.
+Log epochs fall with the log rate, ever more slowly, up to the edge of stability; beyond the edge, training runs
+diverge. A long warmup moves the edge upwards at a small cost. The first evaluations of a run show another shape: they
+hardly separate slow rates, and show the edge late. Both shapes are averages over the training runs in
+benchmarks/search_economy: ten workloads with SGD, Adam and layer-wise optimizers. The position of a workload's edge is
+unknown: each position is a hypothesis that the workload's runs make more or less likely.
 """
 
 from __future__ import annotations
@@ -18,39 +18,52 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 
 SLOW, POWER = 0.066, 1.15
-"""At u e-foldings of the rate below the edge, log epochs are log(1 + SLOW exp(-POWER u)) above the lowest."""
+"""At u e-foldings of the rate below the edge, log epochs are log(1 + SLOW exp(-POWER u)) above their minimum."""
 
 SLOPES = (0.0, 0.25)
-"""The additional decrease per e-folding over the whole range: two hypotheses, flat and falling."""
+"""The additional decrease in log epochs per e-folding of the rate over the whole range: two hypotheses, flat and
+falling.
+"""
 
 STEEP, FROM, ROUND = 2.8, -0.3, 0.25
-"""The rise per e-folding beyond the edge; where it starts relative to the edge, and the width of its rounding."""
+"""The rise in log epochs per e-folding beyond the edge, where the rise starts relative to the edge, and how gradually
+it starts.
+"""
 
 RELIEF, RELIEF_WIDTH, WARMUP_COST = 0.75, 0.5, 0.25
-"""The e-foldings by which a long warmup moves the edge, the share of the training over which it does, and its cost in
-log epochs if it takes the whole training."""
+"""The e-foldings by which a long warmup moves the edge, the share of the training run over which it does so, and the
+cost in log epochs of a warmup over the whole run.
+"""
 
 MOST = 1.8
-"""Upper bound on the log epochs of a training, which counts as lost there."""
+"""Upper bound on the log epochs of a training run; at this bound, the run counts as lost."""
 
 SLOW_SHOWN, EDGE_SHOWN, EDGE_POWER, EARLY_SLOPE = 0.1, 0.45, 0.45, 0.08
-"""After a share s of a training, slowness shows with 0.1 (1 + s) of its effect, the rise beyond the edge with 0.45
-s^0.45, and a higher rate looks faster than it is, by 0.08 (1 - s) per e-folding.
+"""Constants of an early look, after a share s of a training run. Slowness shows with 0.1 (1 + s) of its effect and the
+rise beyond the edge with 0.45 s^0.45; a higher rate looks faster than it is, by 0.08 (1 - s) per e-folding.
 """
 
 USUAL = (1.8, 1.4)
-"""Prior mean of the edge above the middle of the searched rates, in e-foldings, and its standard deviation."""
+"""Prior mean of the edge's position above the middle of the searched rates, in e-foldings, and its standard
+deviation.
+"""
 
 LOST_AT, LOST_OVER = 1.0, 0.5
-"""Log epochs beyond the edge at which half of the trainings are lost, and the width over which nearly all become so."""
+"""Log epochs beyond the edge at which half of the training runs are lost, and the width over which nearly all become
+so.
+"""
 
 STEP, INSIDE, BEYOND, FLAT = 0.25, 0.5, 1.5, (-3.0, 0.5)
-"""The spacing of the edges, their margins inside the range and beyond it; the ends of the slopes about the edge."""
+"""The spacing of the edge positions, their margins inside the range and beyond it, and where the slopes end around the
+edge.
+"""
 
 
 @dataclass(frozen=True)
 class ResponseShapes:
-    """Hypotheses: the log rate of the edge, the slope below it, and the prior probability, each (hypotheses,)."""
+    """Hypotheses about a workload: the log rate of the edge, the slope below it, and the prior probability, each
+    (hypotheses,).
+    """
 
     edges: Array
     slopes: Array
@@ -58,7 +71,7 @@ class ResponseShapes:
 
     @classmethod
     def between(cls, low: float, high: float) -> ResponseShapes:
-        """Return the hypotheses for log rates that are searched between ``low`` and ``high``."""
+        """Return the hypotheses for log rates searched between ``low`` and ``high``."""
         places = np.arange(low + INSIDE, high + BEYOND + STEP / 2, STEP)
         edges, slopes = (each.ravel() for each in np.meshgrid(places, SLOPES, indexing="ij"))
         above, error = USUAL
@@ -68,13 +81,13 @@ class ResponseShapes:
     def epochs(self, rates: Array, warmup: Array) -> Array:
         """Return the log epochs to target up to a constant: (hypotheses, places).
 
-        ``rates`` (places,) are log rates, ``warmup`` (places,) is a share of the epochs of the fastest.
+        ``rates`` (places,) are log rates; ``warmup`` (places,) is a share of the epochs of the fastest run.
         """
         slow, lost = self._parts(rates, warmup)
         return np.asarray(np.minimum(slow + lost, MOST) + WARMUP_COST * warmup)
 
     def shown(self, rates: Array, warmup: Array, share: Array) -> Array:
-        """Return the expected estimate of log epochs after a ``share`` (places,) of a training: (hypotheses,
+        """Return the expected estimate of log epochs after a ``share`` (places,) of a training run: (hypotheses,
         places).
         """
         slow, lost = self._parts(rates, warmup)
@@ -83,7 +96,7 @@ class ResponseShapes:
         return np.asarray(np.minimum(told, MOST) + WARMUP_COST * np.minimum(warmup, 1.0))
 
     def lost(self, rates: Array, warmup: Array) -> Array:
-        """Return the probability that a training is lost: (hypotheses, places)."""
+        """Return the probability that a training run fails to converge: (hypotheses, places)."""
         _, lost = self._parts(rates, warmup)
         return np.asarray(0.5 + 0.5 * np.tanh((lost - LOST_AT) / LOST_OVER))
 
@@ -91,7 +104,7 @@ class ResponseShapes:
         return np.asarray(rates - self.edges[:, None])
 
     def _parts(self, rates: Array, warmup: Array) -> tuple[Array, Array]:
-        """Return the log epochs due to slowness below the edge, and to the rise beyond it."""
+        """Return the log epochs due to slowness below the edge, and those due to the rise beyond it."""
         above = self._above(rates)
         slow = np.log1p(SLOW * np.exp(-POWER * np.clip(above, -8.0, 3.0)))
         slow = slow - self.slopes[:, None] * np.clip(above, *FLAT)

@@ -1,9 +1,9 @@
-"""What a sweep does next: a pure function of its trials so far, so that a resumed sweep continues where it stopped.
+"""What a sweep does next, as a pure function of its trials so far, so that a resumed sweep continues where it stopped.
 
-Every rung of the ladder gets its share of the trainings. Most trainings of a rung explore; the rest repeat the rung's
-best settings, because repetitions with other seeds tell good settings from a lucky training. The rungs are taken from
-small to large, so that each starts from the results of the one below. Every training has its own seed, so that no
-initialization and no sample order counts more than once; repetitions are recognized by their settings.
+Every rung of the ladder gets its share of the trials. Most trials on a rung explore; the others repeat the rung's best
+settings with other seeds, to distinguish good settings from lucky trials. Rungs are processed from small to large, so
+that each starts from the results of the rung below. Every trial has its own seed, so that no initialization and no
+sample order counts more than once; repetitions are recognized by their settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainers.job import HOW_SOON, Question
 
 @dataclass(frozen=True)
 class ExploreSettings:
-    """Train settings picked by the sampler, at this batch size and these sizes."""
+    """Train settings picked by the sampler, at this batch size and these sizes of model and training length."""
 
     global_batch_size: int
     sizes: Point = ()
@@ -38,17 +38,17 @@ class RepeatTraining:
 
 @dataclass(frozen=True)
 class WaitForTrainings:
-    """Start nothing before a running training has ended."""
+    """Start nothing until a running trial has ended."""
 
 
 @dataclass(frozen=True)
 class SweepDone:
-    """Start nothing more: every training of the budget has been started."""
+    """Start nothing more, because every trial of the budget has been started."""
 
 
 @dataclass(frozen=True)
 class ChooseBatch:
-    """Train settings at a batch, both picked by the sampler."""
+    """Train at a batch size and with settings that the sampler picks."""
 
 
 Task = ExploreSettings | ChooseBatch | RepeatTraining | WaitForTrainings | SweepDone
@@ -60,7 +60,7 @@ def unused_trial_seed(trials: Sequence[Trial]) -> int:
 
 
 def explorations(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the first training of each configuration at each batch size; the others are repetitions."""
+    """Return the first trial of each configuration at each batch size; all others are repetitions."""
     first: dict[tuple[int, str], Trial] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
         first.setdefault(_key(trial), trial)
@@ -70,9 +70,9 @@ def explorations(trials: Sequence[Trial]) -> list[Trial]:
 def next_task(
     budgets: Mapping[int, RungBudget], trials: Sequence[Trial], question: Question = HOW_SOON
 ) -> Task:
-    """Return the next training of a sweep with these ``trials`` (of every state), the smallest open rung first.
+    """Return the next trial of a sweep, given its ``trials`` in every state, on the smallest unfinished rung first.
 
-    ``question`` says which settings are best: those that need the fewest epochs, or get furthest within a budget.
+    ``question`` defines the best settings: those that need the fewest epochs, or get furthest within a budget.
     """
     waiting = False
     for batch in sorted(budgets):
@@ -93,7 +93,7 @@ def next_of_all(
     trials: Mapping[Point, Sequence[Trial]],
     question: Question = HOW_SOON,
 ) -> Task:
-    """Return the next training of a sweep over several sizes, the cheapest open one first.
+    """Return the next trial of a sweep over several sizes, the cheapest unfinished size first.
 
     ``trials`` holds the trials of each combination of sizes.
     """
@@ -122,7 +122,7 @@ def _next_in_rung(
         for _, _, best in sorted(answered)[: budget.repeated_settings]:
             if trained[_key(best)] <= seeds:
                 return RepeatTraining(batch, best.settings)
-    # Too few settings reached the target (or the end of the budget) to repeat: look for better ones instead.
+    # Too few settings reached the target (or the end of the budget) to be repeated: look for better settings instead.
     return ExploreSettings(batch)
 
 

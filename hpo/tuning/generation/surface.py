@@ -1,11 +1,11 @@
-"""Log epochs to target over settings: a shape plus a Gaussian process, and the expected gain of one more training.
+"""Log epochs to target over settings: a shape plus a Gaussian process, and the expected gain of one more training run.
 
-The mean is the shape of real trainings (:mod:`hpo.tuning.generation.shapes`), averaged over the positions of its edge
-with posterior weights; the process models its error. An early look at a training has an error that trainings with
-neighbouring settings share: settings that are fast at first may be lost later, and then so are their neighbours. Many
-short looks therefore show where to look further, and only longer trainings show which settings hold up. The expected
-decrease in the surface's lowest mean due to a training is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS
-J. Computing 21, 2009), here divided by its cost.
+The mean is the shape of real runs (:mod:`hpo.tuning.generation.shapes`), averaged over the positions of its edge with
+posterior weights; the process models the error of that mean. An early look at a run has an error that runs with
+neighbouring settings share: settings that look fast at first may diverge later, and then so do their neighbours. Many
+short looks therefore show where to look further, and only longer runs show which settings hold up. The expected
+decrease in the surface's lowest mean due to one run is its knowledge gradient (Frazier, Powell and Dayanik, INFORMS J.
+Computing 21, 2009), here divided by its cost.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from hpo.tuning.generation.shapes import ResponseShapes
 
 Array: TypeAlias = NDArray[np.float64]
 
-LEVEL_SD = 2.0  # standard deviation of the log epochs of a batch
-# the error shared by looks at neighbouring settings, the factor on its length scale, and its power of the remaining way
+LEVEL_SD = 2.0  # standard deviation of the log epochs at a batch size
+# the error shared by looks at neighbouring settings, the factor on its length scale, and its exponent in the remaining
+# share
 EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
-# standard deviation between seeds at the end of a training, and the amount added for a short look
+# standard deviation between seeds at the end of a training run, and the amount added for a short look
 SEED_SD, LOOK_SD = 0.13, 0.1
-LEAST_RAMP = (
-    0.05  # a training counts with at least this share of its rate, however early in its warmup
-)
-OTHER_BATCH = 2.0  # e-foldings of the batch size over which surfaces are correlated
+LEAST_RAMP = 0.05  # a run counts with at least this share of its rate, however early in its warmup
+OTHER_BATCH = 2.0  # correlation length of surfaces, in e-foldings of the batch size
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 @dataclass(frozen=True)
 class SettingPlaces:
-    """Settings as places: ``coordinates`` (places, settings) in units over which log epochs change by about their
-    amplitude; ``rates`` (places,) is the log rate, 0 if none is tuned; ``warmup`` (places,) is a share of the epochs of
-    the fastest; ``log_batch`` is (places,).
+    """Settings as points of the surface.
+
+    ``coordinates`` (places, settings) are in units over which log epochs change by about their amplitude. ``rates``
+    (places,) is the log rate, 0 if no rate is tuned; ``warmup`` (places,) is a share of the epochs of the fastest run;
+    ``log_batch`` is (places,).
     """
 
     coordinates: Array
@@ -57,11 +58,10 @@ class SettingPlaces:
 
 @dataclass(frozen=True)
 class TrainingEstimates:
-    """The estimates from trainings: the log epochs to target as ``told`` after a ``share`` of each, all (trainings,).
+    """Estimates of the log epochs to target, as ``told`` after a ``share`` of each training run, all (trainings,).
 
-    ``own_error`` is the standard deviation of the independent error. For a training that has ``ended``, ``told`` is the
-    log epochs themselves, for others an early estimate; ``ramp`` is the log of the share of its rate that the warmup
-    has reached.
+    ``own_error`` is the standard deviation of the independent error. If a run has ``ended``, ``told`` is its actual log
+    epochs, otherwise an early estimate. ``ramp`` is the log of the share of the full rate that the warmup has reached.
     """
 
     places: SettingPlaces
@@ -73,8 +73,8 @@ class TrainingEstimates:
 
 
 class EpochsSurface:
-    """The Gaussian process given trainings; its mean is one of ``shapes``, with an error of ``amplitude`` (log
-    epochs).
+    """The Gaussian process conditioned on training runs; its mean is one of ``shapes``, with an error of ``amplitude``
+    in log epochs.
     """
 
     def __init__(self, shapes: ResponseShapes, amplitude: float, seen: TrainingEstimates) -> None:
@@ -101,15 +101,15 @@ class EpochsSurface:
         return mean, self._covariance(places, places) - across.T @ across + between
 
     def lost(self, places: SettingPlaces) -> Array:
-        """Return the probability that a training is lost, according to the shapes: (places,)."""
+        """Return the probability that a training run fails to converge, according to the shapes: (places,)."""
         return np.asarray(self.weights @ self._shapes.lost(places.rates, places.warmup))
 
     def after(
         self, places: SettingPlaces, looks: SettingPlaces, share: float, own_error: float
     ) -> Array:
-        """Return how the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
+        """Return how the means at ``places`` (rows) change with one more training run of each of ``looks`` (columns).
 
-        The result is in log epochs, for one standard deviation of the training's predicted result.
+        The result is in log epochs, for one standard deviation of the run's predicted result.
         """
         whole = np.full(len(looks), share >= 1)
         ramp = ramp_of(looks.warmup, share)
@@ -129,7 +129,7 @@ class EpochsSurface:
         return np.asarray(shared / np.sqrt(np.maximum(variance, 1e-8)))
 
     def _expected(self, places: SettingPlaces, share: Array, ended: Array, ramp: Array) -> Array:
-        """Return the expected estimates of trainings under each hypothesis: (hypotheses, trainings)."""
+        """Return the expected estimates from training runs under each hypothesis: (hypotheses, trainings)."""
         whole = self._shapes.epochs(places.rates, places.warmup)
         shown = self._shapes.shown(places.rates + ramp, places.warmup, share)
         return np.where(ended, whole, shown)
@@ -141,7 +141,7 @@ class EpochsSurface:
         )
 
     def _mixed(self, each: Array) -> tuple[Array, Array]:
-        """Return the mean over the hypotheses, and the deviation of each."""
+        """Return the mean over the hypotheses, and each hypothesis's deviation from it."""
         mean = self.weights @ each
         return mean, each - mean
 
@@ -155,21 +155,21 @@ class EpochsSurface:
 
 
 def expected_fall(mean: Array, moved: Array) -> Array:
-    """Return the expected decrease in the lowest mean due to one more training: (trainings,).
+    """Return the expected decrease in the lowest mean due to one more training run: (trainings,).
 
-    ``moved`` (places, trainings) is how far the means move with that training, per standard deviation.
+    ``moved`` (places, trainings) is how far the means change with that run, per standard deviation.
     """
     lowest = (mean[:, None, None] + moved[:, :, None] * NODES).min(axis=0)
     return np.asarray(mean.min() - lowest @ WEIGHTS)
 
 
 def own_error(share: Array | float) -> Array:
-    """Return the independent error of the estimate from one training after a ``share`` of it."""
+    """Return the independent error of the estimate from one training run after a ``share`` of it."""
     return np.asarray(SEED_SD + LOOK_SD * (1 - np.asarray(share)))
 
 
 def ramp_of(warmup: Array, share: Array | float) -> Array:
-    """Return the log of the share of its full rate that a training has reached after a ``share`` of it, in a linear
+    """Return the log of the share of its full rate that a training run has reached after a ``share`` of it, in a linear
     warmup.
     """
     return np.log(np.clip(np.asarray(share) / np.maximum(warmup, 1e-6), LEAST_RAMP, 1.0))

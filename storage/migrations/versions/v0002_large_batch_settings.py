@@ -1,4 +1,4 @@
-"""The settings of every large-batch technique, by default what earlier trainings did, and exhibits of outcomes."""
+"""Settings of all large-batch techniques, by default with the behaviour of earlier trials, and exhibits of outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The service: a queue of studies with leases, events, tokens, workers; plans for machines; measured speeds."""
+"""The service's tables: a queue of studies with leases, events, tokens, workers; plans for machines;
+measured speeds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a study's file, where its own modules, and data with a relative path, are looked up."""
+"""The folder of a study's file, in which its own modules and data with relative paths are looked up."""
 
 from __future__ import annotations
 

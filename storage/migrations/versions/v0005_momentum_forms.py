@@ -1,7 +1,7 @@
-"""LARS with the momentum form that is set, and a separate setting for the weight decay of biases.
+"""LARS with a configurable momentum form, and a separate setting for the weight decay of biases.
 
-Before this revision, ``momentum_form`` was a setting of SGD alone, and every training with LARS had the rate inside its
-momentum buffer, whatever the column said.
+Before this revision, ``momentum_form`` was a setting of SGD alone, and every training run with LARS had the learning
+rate inside its momentum buffer, whatever the column said.
 """
 
 from __future__ import annotations

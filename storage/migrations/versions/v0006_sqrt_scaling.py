@@ -1,4 +1,4 @@
-"""Plans with the square-root rule, besides those with linear scaling and without scaling."""
+"""Plans with the square-root scaling rule, in addition to plans with linear scaling and without scaling."""
 
 from __future__ import annotations
 

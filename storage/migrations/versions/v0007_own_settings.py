@@ -1,4 +1,4 @@
-"""Settings that only a user's workload knows, in one column: a JSON object by name."""
+"""Settings specific to a user's workload, in one column: a JSON object by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask and tell: trials that clients train, each under a lease."""
+"""Ask-and-tell: trials trained by clients, each under a lease."""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ def downgrade() -> None:
 
 
 def _fill_budgets() -> None:
-    """Fill the column from the studies' files, which were validated on submission; unreadable ones stay NULL."""
+    """Fill the column from the studies' files, which were validated on submission; for unreadable files it
+    stays NULL.
+    """
     studies = sa.table("studies", sa.column("id"), sa.column("spec"), sa.column("budget_trials"))
     connection = op.get_bind()
     for number, spec in connection.execute(sa.select(studies.c.id, studies.c.spec)).all():

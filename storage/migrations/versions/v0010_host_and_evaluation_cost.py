@@ -1,4 +1,4 @@
-"""Costs of a workload: the host's time for a sample, and the number of samples in an evaluation."""
+"""Costs of a workload: the host's time per sample, and the number of samples in an evaluation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The bounds on figures that the service enforces on its inputs, and checksums of ended trials and study files.
 
-A row that breaks a bound is set aside first: its original goes into the table ``quarantine``. A point is then removed;
-a trial or an outcome loses its impossible figures and, if it has ended, is marked as failed. `hpo db check` names them.
+A row that violates a bound is set aside first: the original row goes into the table ``quarantine``. A violating point
+is then removed; a violating trial or outcome loses its impossible figures and, if it has ended, is marked as failed.
+`hpo db check` reports these rows.
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ def _set_aside(table: str, figures: _Bounds, condition: str) -> None:
 
 
 def constrain(table: str, condition: str | None, rule: str = "figures") -> None:
-    """Add a rule to a table; None removes it.
+    """Add a rule to a table; a condition of None removes the rule.
 
-    SQLite has no statement for this. The table is recreated by its own statement with the rule added, because Alembic's
-    version would lack WITHOUT ROWID.
+    SQLite has no statement for this. The table is recreated from its own CREATE statement with the rule added, because
+    Alembic's version would lack WITHOUT ROWID.
     """
     name, connection = f"ck_{table}_{rule}", op.get_bind()
     if connection.dialect.name != "sqlite":

@@ -1,4 +1,4 @@
-"""A trial's peak memory, the micro batch that was found for it, and the additional metrics that it reported."""
+"""A trial's peak memory, the micro-batch size that was found for it, and the additional metrics that it reported."""
 
 from __future__ import annotations
 

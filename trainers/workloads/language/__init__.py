@@ -1,1 +1,1 @@
-"""Language: a decoder-only transformer over the bytes of text."""
+"""Language modelling: a decoder-only transformer over the bytes of text."""

@@ -1,10 +1,10 @@
 """A decoder-only transformer: pre-norm, with learned positions and an output that is not tied to the embedding.
 
-As in Radford et al. 2019 (GPT-2), section 2.3, there is layer normalization before each block and after the last, and
-matrices that write to the residual stream start smaller by the square root of their number, 2 depth. All other matrices
-and the embedding tables start with the standard deviation sqrt(2 / (5 width)) (Nguyen and Salazar, arXiv:1910.05895,
-section 2.2, SmallInit): near a width of 768 that is the 0.02 of GPT-2's code, which is far too small for narrow
-networks. Wider models have more heads of the same size.
+As in Radford et al. 2019 (GPT-2), section 2.3, layer normalization precedes each block and follows the last, and the
+initial matrices that write to the residual stream are divided by the square root of their number, 2 depth. All other
+matrices and the embedding tables start with standard deviation sqrt(2 / (5 width)) (Nguyen and Salazar,
+arXiv:1910.05895, section 2.2, SmallInit). At a width of about 768, this equals the 0.02 in GPT-2's code, which is far
+too small for narrow networks. Wider models have more heads of the same size.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ INITIALIZATION: Mapping[str, InitialLaw] = {
     "token_embedding": "fan_out",
     "position_embedding": "fan_out",
 }
-"""How the initial values scale with the width, by prefix of the parameter name."""
+"""How the initial values scale with the width, by parameter name prefix."""
 RESIDUAL_OUTPUTS = ("attention_output", "network_output")
-"""The modules whose outputs each block adds to the stream."""
+"""The modules whose outputs each block adds to the residual stream."""
 
 
 class DecoderBlock(nn.Module):
-    """Causal attention, then a network of four times the width, each added to its input."""
+    """A decoder block: causal attention, then an MLP of four times the width, each added to its input."""
 
     def __init__(self, width: int, heads: int, attention_scale: float) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class DecoderBlock(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """Predicts each next token of a sequence from those before it; ``heads`` must divide ``width``.
+    """Predicts each token of a sequence from the preceding tokens; ``heads`` must divide ``width``.
 
-    ``attention_scale`` is the factor of the query-key product. Initial values are drawn as for a network of
+    ``attention_scale`` multiplies the query-key product. Initial values are drawn as for a network of
     ``initial_depth`` blocks.
     """
 
@@ -93,7 +93,7 @@ class TransformerDecoder(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return scores of the next token, ``(samples, positions, tokens)``, from ``(samples, positions)`` int64."""
+        """Return scores for the next token, ``(samples, positions, tokens)``, from ``(samples, positions)`` int64."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         stream = self.token_embedding(tokens) + self.position_embedding(places)
         for block in self.blocks:

@@ -1,4 +1,4 @@
-"""Language: a decoder-only transformer over the bytes of text.
+"""Language modelling: a decoder-only transformer over the bytes of text.
 
 Data options: ``source`` (python or text), ``path``, ``sequence_length``, ``train_samples``, ``evaluation_samples``,
 ``width``, ``depth``, ``head_size``, ``parametrization``, ``base_width``, ``base_depth``, ``base_head_size``.
@@ -43,8 +43,8 @@ _MOST_EVALUATED = 512
 
 
 class LanguageWorkload(Workload):
-    """Predicts the next bytes of a text. Loss in nats per byte, and in bits as ``bits_per_byte``; a sample is a
-    sequence.
+    """Predicts the next byte of a text; a sample is a sequence. The loss is in nats per byte, ``bits_per_byte`` in
+    bits.
     """
 
     metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
@@ -89,7 +89,7 @@ class LanguageWorkload(Workload):
         self.evaluation_samples = self.held_out.samples
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """Build the decoder of the width, depth and sequence length that the data options name."""
+        """Build the decoder with the width, depth and sequence length from the data options."""
         if settings.class_weighting != "none":
             raise JobError(
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
@@ -103,7 +103,7 @@ class LanguageWorkload(Workload):
         )
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002
-        """Build the decoder at ``base_width``, with ``completep`` also at ``base_depth``; None with ``standard``."""
+        """Build the decoder at ``base_width`` (and ``base_depth`` with ``completep``); None with ``standard``."""
         if self.base is None:
             return None
         return self._decoder(
@@ -125,7 +125,7 @@ class LanguageWorkload(Workload):
         )
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the output layer as an embedding table, one row per byte: Muon leaves it to its other rule."""
+        """Classify the output layer as an embedding, one row per byte, which Muon leaves to AdamW."""
         return {"head.weight": "embedding"}
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
@@ -137,7 +137,7 @@ class LanguageWorkload(Workload):
         return _pair(self.held_out.take(indices))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Convert the bytes to indices, int64."""
+        """Convert the bytes to int64 indices."""
         return tuple(each.long() for each in batch)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:

@@ -1,7 +1,7 @@
-"""Text as bytes, and the windows for training and evaluation.
+"""Read text as bytes, and cut it into windows for training and evaluation.
 
-The last tenth of every file is held out, whatever the sequence length, so that models of any size and context length
-are scored on the same bytes.
+The last tenth of every file is held out, regardless of the sequence length, so that models of any size and context
+length are scored on the same bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SOURCES = ("python", "text")
 class ByteWindows:
     """Windows of ``length + 1`` bytes of a text: the input and, shifted by one, the next bytes.
 
-    A window's last byte is the next window's first; otherwise they do not overlap. If only some of them are requested,
-    they are spread evenly over the text. ``text`` is ``(bytes,)`` uint8; ``what`` names it in errors; ``option`` is the
-    data option that asks for ``samples``, where None means all. Raises DataError if there are fewer.
+    A window's last byte is the next window's first; otherwise, windows do not overlap. If only some are requested, they
+    are spread evenly over the text. ``text`` is ``(bytes,)`` uint8; ``what`` names the text in errors; ``option`` is
+    the data option that sets ``samples``, where None means all. Raises DataError if there are too few windows.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ByteWindows:
         self.samples = self.available if samples is None else samples
 
     def take(self, indices: Tensor) -> Tensor:
-        """Return the windows ``indices``, ``(n,)`` int64, as ``(n, length + 1)`` uint8."""
+        """Return the windows at ``indices``, ``(n,)`` int64, as ``(n, length + 1)`` uint8."""
         starts = indices * self.available // self.samples * self.length
         return self.text[starts[:, None] + torch.arange(self.length + 1)]
 

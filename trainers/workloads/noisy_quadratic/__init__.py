@@ -1,1 +1,1 @@
-"""A quadratic with noisy gradients: trainings whose true optimum is known at every batch size."""
+"""A quadratic with noisy gradients, for training runs whose true optimum is known at every batch size."""

@@ -1,13 +1,13 @@
-"""Expected dynamics of SGD on a quadratic with noisy gradients, for each mode separately, by a closed recursion.
+"""The expected dynamics of SGD on a quadratic with noisy gradients, as a closed recursion for each mode.
 
-A mode with curvature h sees the gradient g = h theta + noise of variance n. PyTorch's update, heavy ball or
-Nesterov (Sutskever et al., 2013), is
+A mode with curvature h has the gradient g = h theta + noise of variance n. PyTorch's update, with heavy-ball or
+Nesterov momentum (Sutskever et al., 2013), is
 
     v <- m v + g,    theta <- theta - lr d,    d = v (heavy ball)  or  g + m v (Nesterov)
 
-Its second moments E[theta^2], E[theta v], E[v^2] form a closed system, because the noise is independent of both (Zhang
-et al., arXiv:1907.04164, appendix; here for PyTorch's form). Preconditioning by curvature, the paper's stand-in for
-adaptive methods and for the effect of LARS between layers, gives mode i the rate lr h_i^-p.
+The second moments E[theta^2], E[theta v], E[v^2] form a closed system, because the noise is independent of theta and v
+(Zhang et al., arXiv:1907.04164, appendix; here for PyTorch's form). Preconditioning by curvature, the paper's model of
+adaptive methods and of the effect of LARS between layers, gives mode i the rate lr h_i^-p.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 class QuadraticUpdate:
     """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one configuration.
 
-    ``learning_rate`` is the rate of each mode, ``noise`` the variance of its gradient at the global batch size.
+    ``learning_rate`` is the rate of each mode, and ``noise`` is its gradient variance at the global batch size.
     """
 
     learning_rate: Array
@@ -47,8 +47,8 @@ def make_quadratic_update(
 ) -> QuadraticUpdate:
     """Return the update with these settings, which are numbers or arrays ``(settings,)``.
 
-    ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not to
-    that of the loss, so theta = 0 stays the optimum.
+    ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature in the gradient but not
+    in the loss, so theta = 0 stays the optimum.
     """
     rate, momentum, batch = (
         np.asarray(value, dtype=float)[..., None]
@@ -64,7 +64,7 @@ def make_quadratic_update(
 
 
 def initial_quadratic_moments(initial_squares: Array) -> Array:
-    """Return the moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
+    """Return the moments before the first update, where v = 0, with shape ``(3, ..., modes)``."""
     return np.stack(
         [initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)]
     )
@@ -73,7 +73,7 @@ def initial_quadratic_moments(initial_squares: Array) -> Array:
 def next_quadratic_moments(moments: Array, update: QuadraticUpdate) -> Array:
     """Return the moments (E[theta^2], E[theta v], E[v^2]), shape ``(3, ..., modes)``, one update later.
 
-    With d = p v + q g: p = m, q = 1 for heavy ball and p = m^2, q = 1 + m for Nesterov.
+    The step is d = p v + q g with p = m, q = 1 for heavy ball and p = m^2, q = 1 + m for Nesterov.
     """
     squares, cross, velocities = moments
     lr, m, h = update.learning_rate, update.momentum, update.curvature
@@ -95,7 +95,7 @@ def stationary_quadratic_moments(update: QuadraticUpdate) -> Array:
     """Return the moments that a heavy-ball update leaves unchanged, shape ``(3, ..., modes)``.
 
     E[v^2] = 2 n / ((1-m) (2(1+m) - lr h)),  E[theta^2] = lr (1+m) / (2 h) E[v^2],  E[theta v] = -lr/2 E[v^2]:
-    this solves :func:`next_quadratic_moments` for a fixed point. Beyond the stability limit it is repelling.
+    they are the fixed point of :func:`next_quadratic_moments`, which is repelling beyond the stability limit.
     """
     _check_heavy_ball(update)
     lr, m, h = update.learning_rate, update.momentum, update.curvature
@@ -107,14 +107,14 @@ def stationary_quadratic_moments(update: QuadraticUpdate) -> Array:
 def squares_without_momentum(
     update: QuadraticUpdate, initial_squares: Array, steps: ArrayLike
 ) -> Array:
-    """Return E[theta^2] after ``steps`` updates at constant rate and momentum 0, shape ``(..., modes)``.
+    """Return E[theta^2], ``(..., modes)``, after ``steps`` updates at a constant learning rate and momentum 0.
 
     E[theta_t^2] = s + (1 - lr h)^2t (theta_0^2 - s),   s = lr n / (h (2 - lr h))      (arXiv:1907.04164, eq. 3)
     """
     if np.any(update.momentum != 0):
         raise ValueError(
-            f"momentum must be 0 for this closed form, but got {np.max(update.momentum):g}; step() and "
-            "steps_to_target() take any"
+            f"momentum must be 0 for this closed form, but got {np.max(update.momentum):g}; "
+            "next_quadratic_moments() and steps_to_target() support any momentum"
         )
     steps = np.asarray(steps)[..., None]
     floor = stationary_quadratic_moments(update)[0]
@@ -133,8 +133,8 @@ def stability_limit(
 ) -> Array:
     """Return the learning rate above which the moments grow without bound, in the shape of ``momentum``.
 
-    The limit is lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the first
-    unstable mode; with preconditioning, h^(1-p) replaces h. Noise is additive and does not change the limit.
+    In the first mode to become unstable, the limit is lr h < 2 (1+m) for heavy ball (Polyak, 1964) and
+    lr h < 2 (1+m) / (1+2m) for Nesterov; with preconditioning, h^(1-p) replaces h. Additive noise does not change it.
     """
     m = np.asarray(momentum, dtype=float)
     return np.asarray(
@@ -145,7 +145,7 @@ def stability_limit(
 def many_steps(update: QuadraticUpdate, steps: int) -> Array:
     """Return ``steps`` updates of one configuration as one affine map, ``(modes, 5, 5)``, for :func:`apply_affine_map`.
 
-    It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S accumulates E[theta^2] before each update.
+    The map acts on (E[theta^2], E[theta v], E[v^2], 1, S), where S sums E[theta^2] before each update.
     """
     modes = np.broadcast(update.learning_rate, update.curvature).size
     unit = np.eye(5)[:, :, None] * np.ones(modes)  # unit[i]: the i-th basis vector, for every mode
@@ -159,7 +159,7 @@ def many_steps(update: QuadraticUpdate, steps: int) -> Array:
 
 
 def apply_affine_map(map_: Array, moments: Array) -> tuple[Array, Array]:
-    """Return the moments ``(3, modes)`` after a map, and its sum of E[theta^2] before each update, ``(modes,)``."""
+    """Return the moments ``(3, modes)`` after a map, and the sum ``(modes,)`` of E[theta^2] before each update."""
     extended = np.concatenate([moments, np.ones_like(moments[:1]), np.zeros_like(moments[:1])])
     after = np.einsum("mij,jm->im", map_, extended)
     return after[:3], after[4]
@@ -167,4 +167,6 @@ def apply_affine_map(map_: Array, moments: Array) -> tuple[Array, Array]:
 
 def _check_heavy_ball(update: QuadraticUpdate) -> None:
     if update.nesterov:
-        raise ValueError("nesterov must be false for the closed form; step() takes both")
+        raise ValueError(
+            "nesterov must be false for the closed form; next_quadratic_moments() supports both"
+        )

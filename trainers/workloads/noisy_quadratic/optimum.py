@@ -1,8 +1,8 @@
-"""The exact optimum: the best constant learning rate, the fewest epochs to a target at any batch, the critical batch.
+"""The exact optimum: best constant learning rate, fewest epochs to target at any batch size, critical batch size.
 
-The search over the exact number of updates is deterministic, so that forecasts up to a full machine's batch can be
-scored. Two limits bracket it (McCandlish et al., arXiv:1812.06162): the fewest samples, as B -> 0, and the fewest
-updates, as B -> infinity; their ratio is the critical batch size of E = E_min (1 + B / B_crit).
+The search over the exact number of updates is deterministic, so that forecasts up to a full machine's batch size can be
+scored. Two limits bracket the optimum (McCandlish et al., arXiv:1812.06162): the fewest samples, as B -> 0, and the
+fewest updates, as B -> infinity. Their ratio is the critical batch size of E = E_min (1 + B / B_crit).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from trainers.workloads.noisy_quadratic.dynamics import Array, stability_limit
 from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 
-_RATES = 1024  # learning rates in the first search, because with momentum there are several minima
+_RATES = 1024  # learning rates in the first search: with momentum, there are several minima
 _LOOKS = 4  # each further search divides the previous bracket ...
 _FEWER_RATES = 128  # ... by this many
 _LOOKS_AT_MOMENTA = 2
 _LAGS = np.geomspace(1, 0.01, 24)
-"""1 - momentum in the search: at small batches every momentum does equally well, and higher ones slow the search."""
+"""Values of 1 - momentum in the search: at small batch sizes all momenta do equally well, and high ones are slow."""
 
 
 @dataclass(frozen=True)
 class QuadraticOptimum:
-    """The settings that reach the target in the fewest updates; in a tie, the middle of the tied learning rates."""
+    """The settings that reach the target in the fewest updates; a tie is resolved to the middle learning rate."""
 
     global_batch_size: float
     learning_rate: float
@@ -46,7 +46,7 @@ def epochs_to_target(
     momentum: ArrayLike = 0.0,
     preconditioning: float = 0.0,
 ) -> Array:
-    """Return the epochs until the expected loss first reaches the target, at constant settings; inf if never."""
+    """Return the epochs until the expected loss first reaches the target at constant settings; inf if it never does."""
     steps = steps_to_target(
         problem,
         target_loss,
@@ -68,8 +68,8 @@ def quadratic_optimum(
 ) -> QuadraticOptimum:
     """Return the best learning rate at this momentum (None: also the best momentum up to 0.99) and the fewest epochs.
 
-    ``global_batch_size`` may be inf; then there is no noise, and the epochs are infinite. Raises
-    :class:`~trainers.errors.JobError` for a target that no training can reach.
+    If ``global_batch_size`` is inf, there is no noise, and the epochs are infinite. Raises
+    :class:`~trainers.errors.JobError` for a target that cannot be reached.
     """
     _check_target(problem, target_loss)
     if momentum is None:
@@ -105,7 +105,7 @@ def quadratic_optimum(
 def fewest_samples(
     problem: QuadraticProblem, target_loss: float, *, preconditioning: float = 0.0
 ) -> float:
-    """Return the samples to the target in the limit of batch size 0, at the best learning rate, for any momentum.
+    """Return the samples to target as the batch size goes to 0, at the best learning rate, for any momentum.
 
     In this limit SGD follows a differential equation in time tau = steps lr / (1-m), with temperature
     eta = lr / ((1-m) B): L(tau, eta) = L_0(tau) + eta N(tau), and the samples are tau / eta. The target fixes eta for
@@ -122,7 +122,7 @@ def fewest_steps(
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> float:
-    """Return the updates to the target as the batch size goes to infinity, at the best learning rate (and momentum)."""
+    """Return the updates to target as the batch size goes to infinity, at the best learning rate (and momentum)."""
     return quadratic_optimum(
         problem, target_loss, math.inf, momentum=momentum, preconditioning=preconditioning
     ).steps
@@ -135,7 +135,7 @@ def critical_batch_size(
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> float:
-    """Return fewest samples over fewest updates, the batch size where the limits of perfect and no scaling meet."""
+    """Return the critical batch size: fewest samples over fewest updates, where perfect and no scaling meet."""
     return fewest_samples(problem, target_loss, preconditioning=preconditioning) / fewest_steps(
         problem, target_loss, momentum=momentum, preconditioning=preconditioning
     )
@@ -144,7 +144,7 @@ def critical_batch_size(
 def _small_batch_limit(
     problem: QuadraticProblem, target: float, preconditioning: float
 ) -> tuple[float, float]:
-    """Return the fewest samples, and the temperature eta that achieves them."""
+    """Return the fewest samples to target, and the temperature eta that achieves them."""
     h, noise = problem.curvature, problem.noise * problem.curvature**-preconditioning / 4
     speed = h ** (1 - preconditioning)
     if not noise.any():
@@ -171,7 +171,7 @@ def _range(
     momenta: Array,
     preconditioning: float,
 ) -> tuple[Array, Array]:
-    """Return a bracket of the best learning rate: around that of the small-batch limit, below the stability limit."""
+    """Return a bracket for the best learning rate, around the small-batch limit's and below the stability limit."""
     limit = stability_limit(problem.curvature, momentum=momenta, preconditioning=preconditioning)
     small = (1 - momenta) * batch * _small_batch_limit(problem, target, preconditioning)[1]
     return np.minimum(limit, small) / 32, np.minimum(limit * (1 - 1e-9), 8 * small)
@@ -193,7 +193,7 @@ def _best_momentum(
             momentum=np.broadcast_to(1 - lags, rates.shape),
             preconditioning=preconditioning,
         )
-        best = int(np.argmin(steps.min(0)))  # in a tie the lowest momentum
+        best = int(np.argmin(steps.min(0)))  # the lowest momentum in a tie
         chosen = float(1 - lags[best])
         lags = np.geomspace(lags[max(0, best - 1)], lags[min(len(lags) - 1, best + 1)], len(lags))
     return chosen
@@ -202,6 +202,6 @@ def _best_momentum(
 def _check_target(problem: QuadraticProblem, target_loss: float) -> None:
     if not 0 < target_loss < problem.initial_loss:
         raise JobError(
-            "target_loss must be above 0, which no training reaches, and below the initial loss "
+            "target_loss must be above 0, which no run reaches, and below the initial loss "
             f"{problem.initial_loss:.4g}, but got {target_loss!r}"
         )

@@ -1,9 +1,9 @@
-"""Problem: the noisy quadratic model of Zhang et al. (arXiv:1907.04164, section 3).
+"""The noisy quadratic model of Zhang et al. (arXiv:1907.04164, section 3).
 
     loss = 1/2 sum_i h_i theta_i^2,     gradient of mode i = h_i theta_i + noise of variance c_i / B
 
-with curvatures h_i = i^-exponent and per-sample noise c_i = noise_scale * h_i, as in the paper: this is the noise of a
-model near its optimum, where the covariance of the gradients is proportional to the Hessian. The noise enters only as
+with curvatures h_i = i^-exponent and per-sample noise c_i = noise_scale * h_i, as in the paper. This is the noise of a
+model close to its optimum, where the gradient covariance is proportional to the Hessian. The noise enters only as
 noise_scale / B, so the critical batch size is proportional to ``noise_scale``.
 """
 
@@ -28,9 +28,9 @@ MOST_MODES, MOST_SAMPLES = 10**7, 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticProblem:
-    """One quadratic; values out of range raise :class:`~trainers.errors.DataError`.
+    """A noisy quadratic; values out of range raise :class:`~trainers.errors.DataError`.
 
-    ``modes``: number of eigenvalues. ``curvature_exponent``: how fast they fall. ``noise_scale``: variance of one
+    ``modes``: number of eigenvalues. ``curvature_exponent``: how fast they decay. ``noise_scale``: variance of one
     sample's gradient divided by the curvature. ``initial_square``: theta_i^2 at the start, for every mode.
     ``train_samples``: samples in an epoch.
     """
@@ -50,7 +50,7 @@ class QuadraticProblem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> QuadraticProblem:
-        """Create the problem of a study's ``data`` section; raises :class:`~trainers.errors.DataError` if invalid."""
+        """Create the problem from a study's ``data`` section; raises :class:`~trainers.errors.DataError` if invalid."""
         check_options(data, quadratic_option_names())
         return cls(**data)
 
@@ -60,17 +60,17 @@ class QuadraticProblem:
 
     @cached_property
     def curvature(self) -> Array:
-        """h, shape ``(modes,)``, falling from 1."""
+        """The curvatures h, shape ``(modes,)``, in decreasing order from 1."""
         return np.arange(1, self.modes + 1, dtype=float) ** -self.curvature_exponent
 
     @cached_property
     def noise(self) -> Array:
-        """c, shape ``(modes,)``: variance of the gradient of one sample."""
+        """The gradient variances c of a single sample, shape ``(modes,)``."""
         return self.noise_scale * self.curvature
 
     @cached_property
     def initial_squares(self) -> Array:
-        """theta^2 before the first update, shape ``(modes,)``."""
+        """The values of theta^2 before the first update, shape ``(modes,)``."""
         return np.full(self.modes, float(self.initial_square))
 
     @property
@@ -79,7 +79,7 @@ class QuadraticProblem:
         return float(self.loss(self.initial_squares))
 
     def loss(self, squares: Array) -> Array:
-        """Return the loss at (expected) theta^2 of shape ``(..., modes)``, in shape ``(...)``."""
+        """Return the loss, shape ``(...)``, at the (expected) theta^2, shape ``(..., modes)``."""
         return np.asarray(0.5 * (squares @ self.curvature))
 
 

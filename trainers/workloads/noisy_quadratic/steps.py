@@ -1,8 +1,8 @@
-"""Updates to a target at constant settings, for thousands of settings at once, without computing every update.
+"""Compute updates to target at constant settings, for thousands of settings at once, without computing every update.
 
-The mean of (theta, v) moves by the matrix M = [[1 - lr h, -lr m], [h, m]], so the second moments are M^t (moments_0 -
-stationary) M^t' + stationary. By the Cayley-Hamilton theorem every power of M is a M + b, with two numbers per mode,
-and the product of two powers costs a handful of multiplications.
+The mean of (theta, v) is multiplied by M = [[1 - lr h, -lr m], [h, m]] in each update, so the second moments are
+M^t (moments_0 - stationary) M^t' + stationary. By the Cayley-Hamilton theorem, every power of M is a M + b, with two
+numbers per mode, and multiplying two powers costs a handful of multiplications.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from trainers.workloads.noisy_quadratic.dynamics import (
 from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 MAX_STEPS = 2**40
-"""Updates after which a training counts as never reaching its target."""
+"""The number of updates after which a run counts as never reaching its target."""
 
-_STRIDES = 8  # between two doublings, so that a stride is at most an eighth of the steps done
-_SETTLED = 1e-12  # share of the start left when a training counts as stationary
-_ELEMENTS = 2**15  # settings times modes at a time: the arrays stay in the processor's cache
+_STRIDES = 8  # strides per doubling: each is at most an eighth of the steps done
+_SETTLED = 1e-12  # the remaining share of the start at which a run counts as stationary
+_ELEMENTS = 2**15  # settings x modes processed at a time, so that the arrays fit in the cache
 
 Power = tuple[Array, Array]
-"""a and b of M^t = a M + b, each ``(settings, modes)``."""
+"""The coefficients a and b of M^t = a M + b, each ``(settings, modes)``."""
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """The terms of the loss at any step: arrays ``(settings, modes)``; ``index`` and ``momentum`` are by setting."""
+    """The loss terms at any step, as arrays ``(settings, modes)``; ``index`` and ``momentum`` are per setting."""
 
     index: NDArray[np.int64]
     trace: Array
     momentum: Array  # (settings, 1): the determinant of M
     keep: Array  # 1 - lr h, the corner of M
-    push: Array  # -lr m, the rest of its first row
+    push: Array  # -lr m, the other entry in the first row of M
     floor: Array  # half h times the stationary moments: of theta^2 ...
     offsets: tuple[
         Array, Array, Array
@@ -58,7 +58,7 @@ class _Runs:
         )
 
     def times(self, one: Power, other: Power) -> Power:
-        """Return the product of two powers, by M^2 = trace M - momentum."""
+        """Return the product of two powers, using M^2 = trace M - momentum."""
         (a, b), (c, d) = one, other
         ac = a * c
         return ac * self.trace + a * d + b * c, b * d - self.momentum * ac
@@ -87,9 +87,8 @@ def steps_to_target(
     """Return the fewest updates (at least 1) after which the expected loss is at most the target; inf if never.
 
     Settings are numbers or arrays that broadcast to ``(settings,)``, the shape of the result. The result is exact where
-    the loss falls: while the loss may still oscillate (10 / (1 - m) updates), every update is checked; later, when
-    oscillations have decayed to e^-10, at least eight points within each doubling are checked, with bisection between
-    them.
+    the loss falls. While the loss may still oscillate (10 / (1 - m) updates), every update is checked. Later, when
+    oscillations have decayed to e^-10, at least eight points per doubling are checked, with bisection between them.
     """
     rates, batches, momenta = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (learning_rate, global_batch_size, momentum))
@@ -183,7 +182,7 @@ def _search(runs: _Runs, target: float, max_steps: int, result: Array) -> None:
 
 
 def _bisect(runs: _Runs, at: Power, powers: list[Power], target: float) -> Array:
-    """Return the updates from ``at``, above the target, to the first at or below it, within the last power."""
+    """Return the updates from ``at``, above the target, to the first step at or below it, within the last power."""
     passed = np.zeros(len(runs.index))
     for exponent in range(len(powers) - 2, -1, -1):
         ahead = runs.times(at, powers[exponent])

@@ -1,8 +1,8 @@
-"""The workload ``noisy_quadratic``: trainings simulated in closed form, on a simulated clock, without torch.
+"""The workload ``noisy_quadratic``: training runs simulated in closed form, on a simulated clock, without torch.
 
-Data options: those of :class:`~trainers.workloads.noisy_quadratic.problem.QuadraticProblem`, and ``sampled`` (draw the
+Data options: the fields of :class:`~trainers.workloads.noisy_quadratic.problem.QuadraticProblem`, ``sampled`` (draw the
 weights, so that results differ between seeds, instead of following their expectation), ``preconditioning`` (the p that
-the optimizer ``lars`` uses: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (of one
+the optimizer ``lars`` uses: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (for one
 worker).
 """
 
@@ -73,17 +73,17 @@ class NoisyQuadratic(CustomLoopWorkload):
         check_quadratic_number("seconds_per_sample", self.seconds_per_sample)
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
-        """Create a simulated training; every worker simulates all of it, on the clock of a training that they share."""
+        """Create a simulated run; every worker simulates the whole run, on the clock that all workers share."""
         return SimulatedTraining(
             job, workload=self, workers=communicator.size if communicator else 1
         )
 
 
 class SimulatedTraining(TrainingRun):
-    """One simulated training; ``seconds`` comes from a clock that only its updates advance.
+    """A simulated training run; ``seconds`` comes from a clock that only its updates advance.
 
     An update takes seconds_per_update + seconds_per_sample * global_batch_size / workers. Settings without meaning for
-    a quadratic (label smoothing, trust coefficient, normalization batch size, precision) change nothing; one that
+    a quadratic (label smoothing, trust coefficient, normalization batch size, precision) have no effect; a setting that
     would change the update, but is not modelled, raises :class:`~trainers.errors.JobError`.
     """
 

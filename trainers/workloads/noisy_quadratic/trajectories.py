@@ -1,4 +1,4 @@
-"""The position of the weights: in expectation, or drawn as in one training."""
+"""The trajectory of the weights, either in expectation or sampled as in one training run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from trainers.workloads.noisy_quadratic.dynamics import (
 )
 
 _WORTH_A_MAP = 4
-"""Updates at one rate from which an affine map, computed once for many evaluations, is cheaper than single updates."""
+"""The number of updates at one rate from which an affine map, reused for many evaluations, beats single updates."""
 
 
 class QuadraticTrajectory(Protocol):
-    """The weights of one training; ``state`` is its complete state, ``(rows, modes)``."""
+    """The weights of one training run; ``state`` is their complete state, ``(rows, modes)``."""
 
     state: Array
 
     @property
     def squares(self) -> Array:
-        """(Expected) theta^2, shape ``(modes,)``."""
+        """The (expected) theta^2, shape ``(modes,)``."""
 
     def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:
-        """Do ``steps`` updates; return the sum of ``squares`` before each of them, ``(modes,)``."""
+        """Do ``steps`` updates; return the sum ``(modes,)`` of ``squares`` before each update."""
 
 
 class ExpectedWeights:
@@ -41,12 +41,12 @@ class ExpectedWeights:
 
     @property
     def squares(self) -> Array:
-        """E[theta^2], shape ``(modes,)``."""
+        """The expectation E[theta^2], shape ``(modes,)``."""
         squares: Array = self.state[0]
         return squares
 
     def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:  # noqa: ARG002 - nothing is drawn
-        """Do ``steps`` updates, at once if there are many, else one by one."""
+        """Do ``steps`` updates, by an affine map if there are many, otherwise one by one."""
         if steps >= _WORTH_A_MAP:
             state, total = apply_affine_map(self._many(update, steps), self.state)
             self.state = np.ascontiguousarray(
@@ -60,7 +60,7 @@ class ExpectedWeights:
         return total
 
     def _many(self, update: QuadraticUpdate, steps: int) -> Array:
-        # the map is the same from one evaluation to the next: within a training only rate and batch may change
+        # the map is reused between evaluations: within a run, only the rate and the batch size may change
         key = (float(update.learning_rate.flat[0]), float(update.noise.flat[0]), steps)
         if self._map is None or self._map[0] != key:
             self._map = (key, many_steps(update, steps))
@@ -68,10 +68,9 @@ class ExpectedWeights:
 
 
 class SampledWeights:
-    """theta and v themselves, from theta = sqrt(initial_squares), with normal noise drawn for each update.
+    """Sampled theta and v, starting from theta = sqrt(initial_squares), with normal noise drawn for each update.
 
-    The draws are a function of the seed and of the first update of each move, so that a resumed training makes the same
-    ones.
+    The draws are a function of the seed and the first update of each move, so that a resumed run repeats them.
     """
 
     def __init__(self, initial_squares: Array, seed: int) -> None:
@@ -80,7 +79,7 @@ class SampledWeights:
 
     @property
     def squares(self) -> Array:
-        """theta^2, shape ``(modes,)``."""
+        """The sampled theta^2, shape ``(modes,)``."""
         squares: Array = self.state[0] ** 2
         return squares
 

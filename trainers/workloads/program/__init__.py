@@ -1,1 +1,1 @@
-"""A user's own training program, run as a process: its command, its reports, and how it ends."""
+"""Run a user's own training program as a process: its command, its reports, and how it ends."""

@@ -1,4 +1,4 @@
-"""The words of a command with placeholders: ``--lr {learning_rate}``, filled in for one training.
+"""Fill in the placeholders of a command for one training run, such as ``--lr {learning_rate}``.
 
 No shell is involved: every word is one argument of the program, whatever characters it contains. A placeholder is the
 name of a setting or one of ``PLACEHOLDERS``, optionally with a format (``{learning_rate:.4g}``); ``{{`` and ``}}`` are
@@ -23,25 +23,24 @@ PLACEHOLDERS: dict[str, str] = {
     "accumulation": "forward passes of one worker per update: local over micro batch size",
     "workers": "workers of all nodes",
     "workers_per_node": "workers of one node",
-    "nodes": "nodes of the training",
-    "node_rank": "number of this node, from 0; a command that contains it is started on every "
-    "node, any other once",
-    "seed": "of this training; repetitions of one configuration differ only in the seed",
-    "epochs": "after which the training is stopped if it has not reached its target",
-    "samples": "the same length in samples",
-    "evaluations_per_epoch": "as in the study's budget",
-    "checkpoint_folder": "a folder that is kept until the training has ended; a restarted "
-    "training continues from it",
+    "nodes": "nodes of the run",
+    "node_rank": "index of this node, from 0; a command that contains it is started on every "
+    "node, any other command once",
+    "seed": "seed of the run; repetitions of one configuration differ only in the seed",
+    "epochs": "epochs after which the run is stopped if it has not reached its target",
+    "samples": "the value of epochs, in samples",
+    "evaluations_per_epoch": "evaluations per epoch, as in the study's budget",
+    "checkpoint_folder": "a folder that is kept until the run has ended; a restarted "
+    "run resumes from it",
     "output_folder": "a folder that is kept",
-    "trial_file": "JSON with all of these and all settings, as `hpo.trial()` gives them",
+    "trial_file": "JSON file with these values and all settings, as `hpo.trial()` returns them",
     "report_file": "file for reports, as lines of JSON",
-    "stop_file": "appears when the training should stop",
-    "master_address": "the first node, for a rendezvous of the workers",
-    "master_port": "a port that was free there when the training started",
-    "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty "
-    "without GPUs",
+    "stop_file": "file that appears when the run should stop",
+    "master_address": "the first node, for the workers' rendezvous",
+    "master_port": "a port that was free on the first node when the run started",
+    "device_list": "the run's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty without GPUs",
 }
-"""The placeholders of a command other than settings, and their meaning."""
+"""The placeholders of a command other than settings, with their meanings."""
 
 MOST_WIDTH, MOST_DIGITS = 100, 30
 """The maximum width to which a format may pad a value, and the maximum number of digits that it may request."""
@@ -53,7 +52,7 @@ _BATCHES = ({"global_batch_size"}, {"local_batch_size"}, {"micro_batch_size", "a
 
 
 def command_placeholders(words: Iterable[str]) -> list[str]:
-    """Return the names in braces, in order, each once; raises :class:`WorkloadError` for malformed braces."""
+    """Return the distinct names in braces, in order; raises :class:`WorkloadError` for malformed braces."""
     return list(dict.fromkeys(name for word in words for name in _names(word)))
 
 
@@ -69,14 +68,14 @@ def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
 def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Return the words of a user's command with every placeholder replaced by its value, in full precision.
 
-    A whole number is written as one, ``16`` and not ``16.0``, unless its format requests decimals.
+    A whole number is written as an integer, ``16`` rather than ``16.0``, unless its format requests decimals.
     """
     values = {name: _Value(value) for name, value in values.items()}
     return [string.Formatter().vformat(word, (), values) for word in words]
 
 
 def whole_number(value: Any) -> Any:
-    """Convert a float to the integer that it equals, if its size allows exact integers; else return it unchanged."""
+    """Convert a float to the equal integer, if it is small enough to be exact; otherwise return it unchanged."""
     return (
         int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
@@ -87,10 +86,10 @@ def whole_number(value: Any) -> Any:
 def faults_of_reading(
     read: Collection[str], tuned: Collection[str], own: Collection[str], *, repeated: str
 ) -> Iterator[str]:
-    """List what a command that reads the placeholders ``read`` should read but does not.
+    """Yield an error for each placeholder that a command should contain but that is not in ``read``.
 
-    ``tuned`` are all settings that the study varies, ``own`` are the fixed ones that only the program knows;
-    ``repeated`` says what trains configurations again with other seeds; "" if nothing does.
+    ``tuned`` are all settings that the study varies, and ``own`` are the program's own fixed settings. ``repeated`` is
+    the reason why configurations are trained again with other seeds; "" if they are not.
     """
     for name in tuned:
         if name not in read:
@@ -141,7 +140,7 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _is_bounded(form: str) -> bool:
-    """Return whether a format asks for no more than a number needs; otherwise a huge width could exhaust the memory."""
+    """Return whether a format's width and digits are within the limits; a huge width could exhaust the memory."""
     found = _FORMAT.fullmatch(form)
     return (
         found is not None

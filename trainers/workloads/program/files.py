@@ -1,4 +1,4 @@
-"""The files of one training of a program, and the end of its log."""
+"""The files of one training run of a program, and the end of its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.workloads.program.secrets import text_without_secrets
 LAST_LINES = 12
 LAST_CHARACTERS = 1500
 READ_BYTES = 1 << 20
-"""How much of a log's end is read: multi-node launchers append their own summaries to the program's output."""
+"""The number of bytes read from the end of a log, to which multi-node launchers append their own summaries."""
 
 _ONLY_A_CODE = re.compile(
     r"[EWI]\d{4} \S+ \d+ (\S*/)?torch/distributed/elastic/.*"
@@ -25,7 +25,7 @@ _ONLY_A_CODE = re.compile(
     r"|Process \S+ exit with status code \d{1,2}\.$"
     r"|Terminating remaining workers after failure of Process "
 )
-"""Lines of torchrun, srun and horovodrun that say only that a worker ended; one that names a signal is kept."""
+"""Lines of torchrun, srun and horovodrun that say only that a worker ended; lines that name a signal are kept."""
 _MPIRUN_BLOCK = re.compile(
     r"Primary job +terminated normally|exited with non-zero status|MPI_ABORT was invoked"
 )
@@ -34,29 +34,29 @@ _RULE = re.compile(r"([-=])\1{39,}$")
 
 @dataclass(frozen=True)
 class ProgramFiles:
-    """The files of one training of a program, in a folder that all its nodes see; some belong to one node only."""
+    """The files of one training run of a program, in a folder that all its nodes see; some belong to only one node."""
 
     folder: Path
     node_rank: int = 0
 
     @property
     def own(self) -> Path:
-        """The folder of this node."""
+        """The folder for the files of this node."""
         return self.folder / f"node-{self.node_rank}" if self.node_rank else self.folder
 
     @property
     def trial(self) -> Path:
-        """The program's trial, as JSON."""
+        """The JSON file with the program's trial."""
         return self.own / "trial.json"
 
     @property
     def report(self) -> Path:
-        """The program's report, as lines of JSON."""
+        """The file for the program's report, as lines of JSON."""
         return self.own / "report.jsonl"
 
     @property
     def log(self) -> Path:
-        """The program's output."""
+        """The file with the program's output."""
         return self.own / "log.txt"
 
     @property
@@ -80,12 +80,12 @@ class ProgramFiles:
             folder.mkdir(parents=True, exist_ok=True)
 
     def set_report_aside(self) -> None:
-        """Let a later start in this folder begin afresh; earlier reports are kept as ``report.ended.jsonl``."""
+        """Move earlier reports to ``report.ended.jsonl``, so that the next start in this folder has an empty report."""
         with contextlib.suppress(FileNotFoundError):
             self.report.replace(self.report.with_name("report.ended.jsonl"))
 
     def set_log_aside(self) -> None:
-        """Move the output of earlier starts in this folder, none of which has reported anything that counts, to
+        """Move the output of earlier starts in this folder, which have not reported any evaluation that counts, to
         ``log.ended.txt``.
         """
         with contextlib.suppress(FileNotFoundError):
@@ -93,11 +93,11 @@ class ProgramFiles:
 
     @property
     def lock(self) -> Path:
-        """The file that a program's guard keeps locked while the guard exists."""
+        """The file that a program's guard keeps locked while the guard is running."""
         return self.own / "lock"
 
     def failure(self, what: str) -> WorkloadError:
-        """Return an error that says what went wrong, with the end of the program's output."""
+        """Return an error that states what went wrong, with the end of the program's output."""
         words = self.last_words()
         said = f"the end of {self.log}:\n{words}" if words else "it printed nothing"
         return WorkloadError(f"the program failed: {what}; {said}")
@@ -117,7 +117,7 @@ class ProgramFiles:
 
 
 def without_launcher(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a log without those in which torchrun, srun, mpirun and horovodrun report a failed worker."""
+    """Yield the lines of a log, except lines in which torchrun, srun, mpirun or horovodrun reports a failed worker."""
     at = 0
     while at < len(lines):
         end = _end_of_frame(lines, at)
@@ -127,7 +127,7 @@ def without_launcher(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _end_of_frame(lines: Sequence[str], at: int) -> int:
-    """Return where a launcher's summary that begins at line ``at`` ends; ``at`` itself if none begins there."""
+    """Return the line after a launcher's summary that starts at line ``at``, or ``at`` if no summary starts there."""
     line, rest = lines[at], range(at + 1, len(lines))
     if _ONLY_A_CODE.match(line):
         return at + 1

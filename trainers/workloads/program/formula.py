@@ -1,7 +1,7 @@
-"""The cost of a program as a formula in its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
+"""Parse the cost of a program, a formula in its sizes such as ``6 * 12 * {depth} * {width}**2 * {samples}``.
 
-A formula holds numbers, names, ``+ - * / **`` and parentheses; names may be in braces, as in a command. It is parsed
-with Python's grammar and evaluated here, node by node, in floating point: no part of it is ever executed.
+A formula contains numbers, names, ``+ - * / **`` and parentheses; names may be in braces, as in a command. It is parsed
+with Python's grammar and evaluated here, node by node, in floating point; no part of it is ever executed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _BRACES = re.compile(r"\{\s*(\w+)\s*\}")
 
 @dataclass(frozen=True)
 class CostFormula:
-    """A parsed formula; ``names`` are the sizes that it reads, ``text`` is its source."""
+    """A parsed formula; ``names`` are the sizes that it uses, and ``text`` is its source."""
 
     text: str
     names: tuple[str, ...]
     _tree: ast.expr
 
     def value(self, sizes: Mapping[str, float]) -> float:
-        """Return the formula's value at these sizes; raises :class:`WorkloadError` unless it is finite and above 0."""
+        """Return the formula's value at these sizes; raises :class:`WorkloadError` if it is not finite and positive."""
         try:
             value = _value(self._tree, sizes)
         except (ArithmeticError, TypeError):  # TypeError: a root of a negative number is complex
@@ -59,7 +59,7 @@ class CostFormula:
 def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
     """Parse the formula; raises :class:`WorkloadError` if it contains anything that is not allowed.
 
-    ``known`` are the names that may appear in it.
+    ``known`` are the names that may appear in the formula.
     """
     if len(text) > MOST_CHARACTERS:
         raise WorkloadError(
@@ -69,13 +69,13 @@ def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
     try:
         tree = ast.parse(bare, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _refused(text, known, "it cannot be read") from error
+        raise _refused(text, known, "the syntax is invalid") from error
     names: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             if node.id not in known:
                 raise _refused(
-                    text, known, f"{node.id!r} is none of them{did_you_mean(node.id, known)}"
+                    text, known, f"{node.id!r} is not allowed{did_you_mean(node.id, known)}"
                 )
             names[node.id] = None
         elif isinstance(node, ast.Constant):
@@ -83,19 +83,19 @@ def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
                 raise _refused(text, known, f"{node.value!r} is not a number")
         elif isinstance(node, ast.BinOp):
             if type(node.op) not in _OPERATIONS:
-                raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")
+                raise _refused(text, known, f"{ast.unparse(node)!r} is not allowed")
         elif isinstance(node, ast.UnaryOp):
             if not isinstance(node.op, (ast.UAdd, ast.USub)):
-                raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")
+                raise _refused(text, known, f"{ast.unparse(node)!r} is not allowed")
         elif not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context)):
-            raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")
+            raise _refused(text, known, f"{ast.unparse(node)!r} is not allowed")
     return CostFormula(text, tuple(names), tree)
 
 
 def _refused(text: str, known: Collection[str], reason: str) -> WorkloadError:
     names = ", ".join(f"{{{name}}}" for name in known)
     return WorkloadError(
-        f"a cost may hold numbers, {names}, + - * / ** and parentheses, but in {text[:100]!r} {reason}"
+        f"a cost may contain numbers, {names}, + - * / ** and parentheses, but in {text[:100]!r} {reason}"
     )
 
 

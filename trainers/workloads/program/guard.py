@@ -1,17 +1,17 @@
-"""Run one command, and end it with all its descendants when its owner is gone.
+"""Run one command, and end it and all its descendants when its owner is gone.
 
     python -I -S guard.py START.json STATUS_FD
 
-The guard is detached from the process that started it, its owner, except for its standard input: when that is closed,
-which also happens when the owner is killed, the command is ended. The command is first asked to stop if it supports
-that (a file appears), then gets SIGTERM, then SIGKILL, and so do all its descendants, in any session (on Linux, where
-they become children of the guard when their parents die; elsewhere its process group). If the guard itself is killed,
-Linux kills the command.
+The guard is detached from the process that started it, its owner, except for its standard input. When the standard
+input is closed, which also happens when the owner is killed, the guard ends the command. The command is first asked to
+stop by a file that appears, if it supports this, and then gets SIGTERM and finally SIGKILL. On Linux, the signals also
+go to all of the command's descendants, in any session, which become children of the guard when their parents die; on
+other systems, they go to the command's process group. If the guard itself is killed, Linux kills the command.
 
 The command's output goes to a log of bounded size; a line that matches a pattern becomes a report. A pattern may
-backtrack for years, and nothing can interrupt a match within its process: the lines are matched in a separate process,
-which the kernel ends if one line takes longer than ``MATCH_SECONDS``. How the command ended is written to ``STATUS_FD``
-as one line of JSON. The guard uses only the standard library, so it starts in about 30 ms.
+backtrack for years, and a match cannot be interrupted within its process. The lines are therefore matched in a separate
+process, which the kernel ends if one line takes longer than ``MATCH_SECONDS``. The command's exit status is written to
+``STATUS_FD`` as one line of JSON. The guard uses only the standard library, so it starts in about 30 ms.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pathlib import Path
 from typing import Any
 
 LOG_BYTES = 8 << 20
-"""Size at which a log is moved aside, replacing the previous one, so that at most twice this is kept."""
+"""The size at which a log is moved aside, replacing the previous log, so that at most twice this size is kept."""
 ORPHAN_SECONDS = 2.0
-"""How long processes that a command leaves behind may go on running after it has ended."""
+"""How many seconds a command's remaining processes may continue to run after the command has ended."""
 LAST_OUTPUT_SECONDS = 1.0
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 MATCH_SECONDS = 1.0
-"""CPU seconds that a pattern may take on one line of the output."""
+"""The CPU time in seconds that a pattern may take for one line of the output."""
 LAST_MATCHES_SECONDS = 10.0
-"""How long the last lines may be matched after a command has ended."""
+"""The maximum time in seconds for matching the last lines after a command has ended."""
 MOST_LINE_BYTES = 1 << 13
-"""How many bytes at the end of a line are matched: a pattern may take time quadratic in this number."""
+"""The number of bytes matched at the end of a line; a pattern may take time quadratic in this number."""
 _TOO_SLOW = (
     f"report.pattern took more than {MATCH_SECONDS:g} s of CPU time on one line of output, as "
     f"can happen with nested repetitions, such as (a+)+, or with several .*; start each "
@@ -52,13 +52,13 @@ _TOO_SLOW = (
 
 
 class CommandLog:
-    """The command's output in a file; if the disk is full, the log is lost but not the run."""
+    """Writes the command's output to a file; if the disk is full, only the log is lost, and the run continues."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._size = path, path.stat().st_size if path.exists() else 0
 
     def write(self, output: bytes) -> None:
-        """Append output, and begin a new file when this one is full."""
+        """Append output, and start a new file when the current file is full."""
         with contextlib.suppress(OSError):
             if self._size > LOG_BYTES:
                 self._path.replace(self._path.with_suffix(".old.txt"))
@@ -75,7 +75,7 @@ class LineReader:
         self._pattern, self._report, self._rest = re.compile(pattern), report, b""
 
     def take(self, output: bytes) -> None:
-        """Match the complete lines; a carriage return also ends one, as progress bars print them."""
+        """Match the complete lines; a carriage return also ends a line, as in progress bars."""
         *lines, self._rest = re.split(rb"[\r\n]", self._rest[-MOST_LINE_BYTES:] + output)
         for line in lines:
             self._look(line)
@@ -99,12 +99,12 @@ class LineReader:
 class LineMatcher:
     """A :class:`LineReader` in a separate process, which SIGPROF ends if a line takes too much CPU time.
 
-    A Python handler would wait for the end of the match; the kernel does not. The process is started before anything
-    else is open.
+    A Python signal handler would wait for the end of the match; the kernel's default action does not. The process is
+    started before anything else is opened.
     """
 
     def __init__(self, pattern: str, report: Path, closes: int) -> None:
-        """Start the process; ``closes`` is a descriptor that only the guard may hold."""
+        """Start the process, which closes the descriptor ``closes`` because only the guard may hold it."""
         self._ours, theirs = socket.socketpair()
         self._waiting, self.ended, self.failed, self._last = b"", False, False, False
         self.pid = os.fork()
@@ -115,7 +115,7 @@ class LineMatcher:
                 os.close(closes)
                 os.dup2(
                     theirs.fileno(), 0
-                )  # this process must not receive the guard's requests to end
+                )  # this process must not receive the guard's stop requests
                 _read_lines(theirs, LineReader(pattern, report))
                 status = 0
             finally:
@@ -125,7 +125,7 @@ class LineMatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether there is output that the process has not yet accepted; the command then waits."""
+        """Whether there is output that the process has not yet accepted; if so, the command waits."""
         return bool(self._waiting)
 
     def give(self, output: bytes) -> None:
@@ -134,7 +134,7 @@ class LineMatcher:
         self.work()
 
     def work(self) -> None:
-        """Pass on the output that the process accepts, and notice if it has ended."""
+        """Pass on as much output as the process accepts, and check whether it has ended."""
         if self.ended:
             return
         try:
@@ -155,11 +155,11 @@ class LineMatcher:
         self.ended, self.failed, self._waiting = True, not told, b""
 
     def fileno(self) -> int:
-        """Return the descriptor, which is ready when the process has ended or accepts more."""
+        """Return the descriptor, which is ready when the process has ended or accepts more output."""
         return self._ours.fileno()
 
     def finish(self) -> None:
-        """Let the process match the last lines, and end it after ``LAST_MATCHES_SECONDS`` in any case."""
+        """Let the process match the last lines, and end it after at most ``LAST_MATCHES_SECONDS``."""
         self._last = True
         deadline = time.monotonic() + LAST_MATCHES_SECONDS
         while not self.ended and time.monotonic() < deadline:
@@ -169,7 +169,7 @@ class LineMatcher:
         self.kill()
 
     def kill(self) -> None:
-        """End the process, on the first call."""
+        """End the process; later calls have no effect."""
         if self.pid:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ def main() -> None:
     os.setsid()
     prctl(_SUBREAPER, 1)
     ended = run(start, status)
-    with contextlib.suppress(OSError):  # nobody is there to read it
+    with contextlib.suppress(OSError):  # the owner may be gone
         os.write(status, json.dumps(ended).encode() + b"\n")
 
 
@@ -206,7 +206,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def run(start: dict[str, Any], status: int) -> dict[str, Any]:
-    """Run the command to its end; return ``{"exit": status}``, negative for a signal, or ``{"error": why}``."""
+    """Run the command to its end; return ``{"exit": status}``, negative for a signal, or ``{"error": reason}``."""
     pattern = start["pattern"]
     matcher = LineMatcher(pattern, Path(start["report"]), status) if pattern else None
     try:
@@ -217,7 +217,7 @@ def run(start: dict[str, Any], status: int) -> dict[str, Any]:
 
 
 def _run(start: dict[str, Any], matcher: LineMatcher | None) -> dict[str, Any]:
-    lock = os.open(start["lock"], os.O_RDWR | os.O_CREAT, 0o600)  # held until this process is gone
+    lock = os.open(start["lock"], os.O_RDWR | os.O_CREAT, 0o600)  # held until this process ends
     fcntl.flock(lock, fcntl.LOCK_EX)
     wakeup = _child_signals()
     try:
@@ -301,7 +301,7 @@ def _watch(
 def _ending(
     process: subprocess.Popen[bytes], start: dict[str, Any], matcher: LineMatcher | None
 ) -> Iterator[float]:
-    """Take the steps that end a command, one at a time; yield after each the seconds to wait before the next."""
+    """Take the steps that end a command, one at a time, and yield the seconds to wait before the next step."""
     stop = Path(start["stop"])
     listens = start["listens"] or stop.with_suffix(".listens").exists()
     with contextlib.suppress(OSError):
@@ -318,7 +318,7 @@ def _ending(
 
 
 def descendants() -> list[int]:
-    """Return the descendants of this process that have not ended, from /proc; empty without /proc."""
+    """Return the running descendants of this process, from /proc; without /proc, the list is empty."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
@@ -348,7 +348,7 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def _take(output: int, log: CommandLog, matcher: LineMatcher | None) -> bool:
-    """Read the available output; return False at its end."""
+    """Read the available output; return False at the end of the output."""
     try:
         chunk = os.read(output, 1 << 16)
     except BlockingIOError:
@@ -361,7 +361,7 @@ def _take(output: int, log: CommandLog, matcher: LineMatcher | None) -> bool:
 
 
 def _drain(pipe: int) -> bool:
-    """Read the content of a pipe; return False if the pipe is closed or the content says to stop."""
+    """Read the content of a pipe; return False if the pipe is closed or the content is a request to stop."""
     try:
         return bool(os.read(pipe, 1 << 10))
     except BlockingIOError:

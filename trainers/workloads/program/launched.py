@@ -1,4 +1,4 @@
-"""A program at full scale: a process like this runs on each node; the first follows the program and reports."""
+"""Run a program at full scale: one such process runs on each node, and the first follows the program and reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainers.workloads.program.task import ProgramWorkload
 from trainers.workloads.program.training import ProgramPlace, ProgramTraining
 
 FOLDER = "program"
-"""The folder beside the report that holds the files of a launched program."""
+"""The name of the folder beside the report that holds the files of a launched program."""
 NODE_RANKS = (
     "SLURM_PROCID",
     "OMPI_COMM_WORLD_RANK",
@@ -24,14 +24,14 @@ NODE_RANKS = (
     "JSM_NAMESPACE_RANK",
     "ALPS_APP_PE",
 )
-"""Environment variables in which schedulers give a process's number; with one process per node, the node's number."""
+"""Environment variables in which schedulers set the process rank, which is the node rank with one process per node."""
 SLOT_SECONDS = 86_400.0
-"""How long a program may take to exit once asked; the scheduler ends the slot earlier."""
+"""How many seconds a program may take to exit when asked; the scheduler ends the time slot earlier."""
 
 
 @dataclass(frozen=True)
 class ProgramNodes:
-    """The nodes of one start: ``hosts``, of which the first is where the workers find each other, at ``port``.
+    """The nodes of one start; the workers' rendezvous is on the first of ``hosts``, at ``port``.
 
     ``attempt`` distinguishes the starts of one run.
     """
@@ -45,7 +45,7 @@ class ProgramNodes:
 def run_program(
     job: TrainingJob, report: ReportFile, nodes: ProgramNodes, stop: Callable[[], bool]
 ) -> bool:
-    """Run a program to its end; return False if ``stop`` asked it to end earlier and it exited.
+    """Run a program to its end; return False if ``stop`` asked it to exit earlier and it did.
 
     Raises :class:`~trainers.errors.TrainerError`, with the end of its output, if it fails.
     """
@@ -74,7 +74,7 @@ def run_program(
 
 
 def node_rank(environment: Mapping[str, str]) -> int:
-    """Return the number of this node, as its scheduler set it; 0 without a scheduler."""
+    """Return the rank of this node, as set by its scheduler; 0 without a scheduler."""
     return next((int(environment[name]) for name in NODE_RANKS if environment.get(name)), 0)
 
 

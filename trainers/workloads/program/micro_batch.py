@@ -1,10 +1,10 @@
-"""The micro batch with which a program fits in memory: halved when the program runs out of memory, and kept for its
-rung.
+"""Find the micro batch with which a program fits in memory: it is halved when the program runs out of memory, and kept
+for the rung.
 
 The result is kept in a file beside the folders of the trials, one for each global batch size and number of workers, so
-that every later trial of the rung starts with it, even after a resume or on other workers that see the folder. It
-applies only to the program for which it was found; a study file with another command finds its own. A trial also
-reports it at its end (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans made elsewhere.
+that every later trial of the rung starts with this micro batch, even after a resume or on other workers that see the
+folder. The result applies only to the program for which it was found, and is ignored if the command changes. A trial
+also reports it at its end (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans made elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainers.workloads.program.process import ProgramProcess
 
 SEARCH_SECONDS = 10.0
-"""How many seconds a search for a pattern at the end of a log may take."""
+"""The maximum time in seconds for the search for a pattern at the end of a log."""
 SEARCHED_BYTES = 1 << 20
 _SEARCH = (
     "import re, sys; found = re.compile(sys.argv[1]).search; "
@@ -39,19 +39,19 @@ _FOUND = 3
 
 @dataclass(frozen=True)
 class KeptMicroBatch:
-    """The file in which the micro batch of one rung is kept, and the program it applies to."""
+    """The file that holds the micro batch of one rung, and the program to which it applies."""
 
     file: Path
     program: dict[str, Any]
 
     @classmethod
     def of(cls, job: TrainingJob, folder: Path, workers: int) -> KeptMicroBatch:
-        """Return the file of a job's rung, whose trials have their folders beside ``folder``."""
+        """Return the file for a job's rung, whose trial folders lie beside ``folder``."""
         name = f"micro_batch-{job.global_batch_size}-{workers}.json"
         return cls(folder.absolute().parent / name, json.loads(json_text(job.data)))
 
     def read(self) -> int | None:
-        """Return the samples per forward pass of one worker; None if not found yet, or found for another program."""
+        """Return the samples per forward pass of one worker; None if unknown, or found for another program."""
         try:
             kept = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -62,14 +62,14 @@ class KeptMicroBatch:
         return size if isinstance(size, int) and size >= 1 else None
 
     def write(self, micro_batch_size: int) -> None:
-        """Store a size smaller than the previous one; a reader always sees a complete file."""
+        """Store a size if it is smaller than the stored one; a reader always sees a complete file."""
         before = self.read()
         if before is not None and before <= micro_batch_size:
             return
         text = json_text({"micro_batch_size": micro_batch_size, "program": self.program}, indent=2)
         with contextlib.suppress(
             OSError
-        ):  # a full disk costs the next trial an attempt, but does not end this one
+        ):  # on a full disk, the next trial has to search again, but this one continues
             with tempfile.NamedTemporaryFile(
                 "w", dir=self.file.parent, prefix=self.file.name, delete=False, encoding="utf-8"
             ) as new:

@@ -1,4 +1,4 @@
-"""A study's description of a program: how it is started, what it reports, how long it may be silent."""
+"""A study's options for a program: how it is started, what it reports, and how long it may report nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainers.workloads.program.command import command_placeholders, own_placeho
 from trainers.workloads.program.formula import SIZES, CostFormula, parse_cost
 
 PROGRESS = ("epochs", "samples", "steps")
-"""Ways in which a report may give the training's progress; any one of them suffices."""
+"""The keys by which a report may give the training progress; any one of them suffices."""
 OTHER_VALUES = (
     "train_loss",
     "learning_rate",
@@ -26,17 +26,17 @@ OTHER_VALUES = (
     "global_batch_size",
     "memory_gb",
 )
-"""Keys of a report other than its progress and the metrics."""
+"""Keys of a report other than the progress and the metrics."""
 MOST_SAMPLES = 10**15
 MOST_PATTERN_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
 class ProgramReportOptions:
-    """A program's report: ``metrics`` says for each metric whether a higher value is better.
+    """Options for a program's reports; ``metrics`` maps each metric to whether a higher value is better.
 
-    Reports are lines of JSON in a file, written by ``hpo.report``, or, with ``pattern``, the output lines that match
-    it, read by its named groups. A program that reports nothing for ``timeout_seconds`` after its start or its last
+    Reports are lines of JSON in a file, written by ``hpo.report``, or the output lines that match ``pattern``, whose
+    named groups give the values. A program that reports nothing for ``timeout_seconds`` after its start or its last
     report is ended.
     """
 
@@ -47,10 +47,10 @@ class ProgramReportOptions:
 
 @dataclass(frozen=True)
 class OutOfMemoryOptions:
-    """How a failed program shows that a micro batch did not fit in memory; either sign suffices.
+    """The signs by which a failed program shows that a micro batch did not fit in memory; either sign suffices.
 
-    ``exit_code`` is the command's exit code (128 + N if signal N ended it), ``pattern`` is a regular expression that a
-    line of its output matches. The training then starts over with half the micro batch.
+    ``exit_code`` is the command's exit code (128 + N if signal N ended it), and ``pattern`` is a regular expression
+    that matches a line of its output. The training run then starts over with half the micro batch.
     """
 
     exit_code: int | None = None
@@ -59,15 +59,15 @@ class OutOfMemoryOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """A training program: ``command`` is its words, with placeholders (:mod:`trainers.workloads.program.command`).
+    """A training program; ``command`` is a list of words with placeholders (:mod:`trainers.workloads.program.command`).
 
-    ``train_samples`` is the size of an epoch; ``environment`` holds the program's additional environment variables;
-    ``largest_micro_batch`` is the largest number of samples per forward pass of a worker; ``out_of_memory`` is how the
-    program shows that fewer fit in its memory; ``stop_seconds`` is how long it may take to exit once asked, and again
-    after SIGTERM. ``reads_trial`` says that it reads its settings with ``hpo.trial()``, and not only from its command.
-    ``cost`` is what a plan must know about it (:class:`trainers.cost.WorkloadCost`): figures by name or, if the model
-    grows, formulas in its sizes (:mod:`trainers.workloads.program.formula`). It may also be a single formula for the
-    cost of a sample, in any unit, or, with ``{samples}``, of a training.
+    ``train_samples`` is the size of an epoch. ``environment`` holds the program's additional environment variables.
+    ``largest_micro_batch`` is the largest number of samples per forward pass of a worker. ``out_of_memory`` describes
+    how the program shows that fewer fit in memory. ``stop_seconds`` is how long the program may take to exit when
+    asked, and again after SIGTERM. ``reads_trial`` is true if the program reads its settings with ``hpo.trial()``, and
+    not only from its command. ``cost`` holds the figures that a plan needs (:class:`trainers.cost.WorkloadCost`), by
+    name or, if the model grows, as formulas in its sizes (:mod:`trainers.workloads.program.formula`). It may also be a
+    single formula for the cost of a sample, in any unit, or, with ``{samples}``, of a training run.
     """
 
     command: tuple[str, ...]
@@ -96,23 +96,23 @@ class ProgramOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All words that may contain placeholders: those of the command and of the environment."""
+        """All words of the command and the environment, which may contain placeholders."""
         return *self.command, *self.environment.values()
 
     @property
     def metrics(self) -> dict[str, bool]:
-        """The metrics, including the loss that every workload has."""
+        """The reported metrics, including the loss that every workload has."""
         return {"loss": False, **self.report.metrics}
 
     @property
     def own_settings(self) -> Collection[str] | None:
-        """The program's own settings that its words read; None if only the program knows them."""
+        """The program's own settings among its placeholders; None if only the program knows its settings."""
         return None if self.reads_trial else own_placeholders(self.words)
 
     @property
     def accumulates(self) -> bool:
-        """Whether the program gets the micro batch size or their number per update, so that it can train any batch
-        size.
+        """Whether the program gets the micro batch size or the number of micro batches per update, so that it can use
+        any batch size.
         """
         return self.reads_trial or bool(
             {"micro_batch_size", "accumulation"} & set(command_placeholders(self.words))
@@ -120,7 +120,7 @@ class ProgramOptions:
 
     @property
     def every_node(self) -> bool:
-        """Whether the program is started on every node, rather than once for all of them."""
+        """Whether the program is started on every node, rather than once for all nodes."""
         return "node_rank" in command_placeholders(self.words)
 
     def split(
@@ -144,12 +144,12 @@ class ProgramOptions:
         }
 
     def check(self) -> None:
-        """Raise :class:`WorkloadError` for the first of the faults."""
+        """Raise :class:`WorkloadError` for the first invalid option."""
         for _, fault in self.faults():
             raise WorkloadError(f"program: {fault}")
 
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield the combinations of options that cannot work, each with its place in the section."""
+        """Yield an error for each invalid option or combination of options, with its path in the section."""
         if not self.command or not all(isinstance(word, str) and word for word in self.command):
             yield (
                 ("command",),
@@ -178,14 +178,14 @@ class ProgramOptions:
         yield from self._faults_of_out_of_memory()
 
     def formula(self) -> CostFormula | None:
-        """Return the cost of a training, or of a sample, as a function of the sizes; None if the study gives none."""
+        """Return the cost of a run, or of a sample, as a function of the sizes; None if the study gives no formula."""
         if isinstance(self.cost, str):
             return parse_cost(self.cost)
         flops = (self.cost or {}).get("flops_per_sample")
         return parse_cost(flops, MODEL_SIZES) if isinstance(flops, str) else None
 
     def figures(self, sizes: Mapping[str, float]) -> dict[str, float] | None:
-        """Return the figures in ``cost`` for a model of these sizes; None if it is not given or is a single formula."""
+        """Return the figures in ``cost`` for a model of these sizes; None if ``cost`` is unset or a single formula."""
         if self.cost is None or isinstance(self.cost, str):
             return None
         return {

@@ -1,4 +1,4 @@
-"""A program as a process, which is started, followed, asked to stop, and ended with everything that it has started."""
+"""Run a program as a process: start it, follow it, ask it to stop, and end it with everything that it has started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainers.workloads.program.files import ProgramFiles
 
 
 class ProgramProcess:
-    """One start of a program under its guard (:mod:`trainers.workloads.program.guard`)."""
+    """A program started under its guard (:mod:`trainers.workloads.program.guard`)."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ProgramProcess:
         ask_seconds: float,
         term_seconds: float,
     ) -> None:
-        """Start ``command`` in ``folder``; ``listens`` says that it checks for the file that asks it to stop."""
+        """Start ``command`` in ``folder``; ``listens`` is true if it checks for the file that asks it to stop."""
         for stale in (files.stop, files.stop.with_suffix(".listens")):
             stale.unlink(missing_ok=True)
         start = files.own / "start.json"
@@ -73,7 +73,7 @@ class ProgramProcess:
             os.close(status)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the program has ended, after at most ``seconds``."""
+        """Wait at most ``seconds`` for the program to end; return whether it has ended."""
         while self.ended is None:
             if not select.select([self._status], [], [], seconds)[0]:
                 return False
@@ -87,7 +87,7 @@ class ProgramProcess:
 
     @property
     def failure(self) -> str:
-        """How a program that has ended failed; "" if it succeeded or was asked to end."""
+        """The reason why the ended program failed; "" if it succeeded or was asked to end."""
         ended = self.ended or {}
         if "error" in ended:
             return str(ended["error"])
@@ -102,7 +102,7 @@ class ProgramProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a program that ended by itself, 128 + N if signal N ended it; else None."""
+        """The exit code of a program that ended by itself, 128 + N if signal N ended it; otherwise None."""
         ended = self.ended or {}
         if "exit" not in ended or self._control < 0:
             return None
@@ -110,7 +110,7 @@ class ProgramProcess:
         return status if status >= 0 else 128 - status
 
     def ask_to_stop(self) -> None:
-        """Begin to end the program: it is first asked to stop, then gets SIGTERM, then SIGKILL."""
+        """Start to end the program: it is first asked to stop, then gets SIGTERM, and finally SIGKILL."""
         if self._control >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._control)
@@ -131,7 +131,7 @@ def free_port() -> int:
 
 
 def wait_for_earlier_start(files: ProgramFiles, seconds: float) -> None:
-    """Wait until an earlier start, whose owner was killed, has ended; raises :class:`WorkloadError` if it does not."""
+    """Wait until an earlier start whose owner was killed has ended; raises :class:`WorkloadError` if it does not."""
     with files.lock.open("a") as lock:
         try:
             lock_file(lock, seconds)

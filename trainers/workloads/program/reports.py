@@ -1,4 +1,4 @@
-"""A program's reports, which are read while they are being written and checked before they count."""
+"""Read a program's reports while they are being written, and check each report before it counts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trainers.report import ConvergencePoint
 from trainers.workloads.program.options import PROGRESS
 
 STARTED = "started"
-"""The key of a line that says that the program was started (again); later lines belong to that start."""
+"""The key of a line that marks a start or restart of the program; the lines that follow belong to that start."""
 MOST_LINE_BYTES = 1 << 20
 
 
 class ReportFollower:
-    """Reads the lines of a report while it is written, each once it is complete."""
+    """Reads the lines of a report while it is being written, each as soon as it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.position, self._number = path, 0, 0
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next line, None if there is none yet; raises :class:`WorkloadError` if it is not a JSON object."""
+        """Return the next line, or None if not yet written; raises :class:`WorkloadError` if it is no JSON object."""
         line = b"\n"
         while not line.strip():
             line = self._line()
@@ -62,9 +62,9 @@ class ReportFollower:
 
 @dataclass(frozen=True)
 class ReportedPoint:
-    """One report that counts; ``not_finite`` names its values that are not finite, "" if there are none.
+    """A valid report; ``not_finite`` names any value in it that is not finite, "" if there is none.
 
-    ``scores`` are its metrics, ``memory_bytes`` is the memory it reported, None if it reported none.
+    ``scores`` are its metrics, and ``memory_bytes`` is the reported memory, None if not reported.
     """
 
     point: ConvergencePoint
@@ -76,9 +76,9 @@ class ReportedPoint:
 
 @dataclass
 class ReportedCurve:
-    """The evaluations that one program has reported, over all its starts, in increasing epochs.
+    """The evaluations that one program has reported, over all its starts, in order of increasing epochs.
 
-    ``metrics`` are all metrics that it may report.
+    ``metrics`` are all metrics that the program may report.
     """
 
     job: TrainingJob
@@ -95,8 +95,8 @@ class ReportedCurve:
         self._seconds_before = self.points[-1].seconds if self.points else 0.0
 
     def add(self, values: Mapping[str, Any], now: float) -> ReportedPoint | None:
-        """Add the evaluation in one report; return None for one without the target's metric, which is only a sign of
-        life.
+        """Add the evaluation in one report; return None for a report without the target's metric, which shows only
+        that the program is alive.
 
         Raises :class:`WorkloadError` for a value that is not a number, and for epochs that do not increase.
         """
@@ -109,7 +109,7 @@ class ReportedCurve:
                 f"it reported {epochs:g} epochs after {self._last:g}; the epochs of its reports must increase"
             )
         first_of_start, self._last = self._last < 0, epochs
-        if first_of_start:  # later reports of an earlier start are repeated
+        if first_of_start:  # this start repeats the later reports of an earlier start
             self.points = [point for point in self.points if point.epochs < epochs]
             self._seconds_before = self.points[-1].seconds if self.points else 0.0
         told = {name: _number(values, name) for name in ("train_loss", "loss", metric)}
@@ -143,7 +143,7 @@ class ReportedCurve:
         )
 
     def _scores(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics of a report that are finite numbers."""
+        """Return the metrics in a report whose values are finite numbers."""
         found = {name: _number(values, name) for name in self.metrics if name in values}
         return {
             name: value
@@ -179,7 +179,7 @@ class ReportedCurve:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """Return a number in a report, or one matched as text by a pattern; NaN for null; None if absent."""
+    """Return a number from a report, or from the text that a pattern matched; NaN for null; None if absent."""
     if name not in values:
         return None
     value = values[name]
@@ -194,7 +194,7 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:
-    """Return a number in a report, rounded; None if absent."""
+    """Return a number from a report, rounded to an integer; None if absent."""
     found = _number(values, name)
     if found is None:
         return None
@@ -204,7 +204,7 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _memory(values: Mapping[str, Any]) -> int | None:
-    """Return the bytes of ``memory_gb``; None if absent, or not an amount."""
+    """Convert ``memory_gb`` to bytes; return None if it is absent or invalid."""
     told = _number(values, "memory_gb")
     return round(told * 1e9) if told is not None and 0 <= told < 1e9 else None
 

@@ -13,7 +13,7 @@ from trainers.workloads.workload import AnyWorkload
 
 
 class ProgramWorkload(AnyWorkload):
-    """A program that is started for each training; ``data`` is the study's ``program`` section."""
+    """A program that is started for each training run; ``data`` is the study's ``program`` section."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
 
@@ -24,7 +24,7 @@ class ProgramWorkload(AnyWorkload):
 
     @classmethod
     def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:
-        """Return the metrics that the program reports; only the loss if nothing is known about the program."""
+        """Return the metrics that the program reports, or only the loss if nothing is known about the program."""
         return ProgramOptions.from_dict(data).metrics if data else cls.metrics
 
     @classmethod
@@ -33,7 +33,7 @@ class ProgramWorkload(AnyWorkload):
         return ProgramOptions.from_dict(data).own_settings
 
     def begin_program(self, job: TrainingJob, place: ProgramPlace | None) -> ProgramTraining:
-        """Start the program; it needs a place with a folder for its files."""
+        """Start the program; ``place`` must give a folder for its files."""
         if place is None:
             raise JobError(
                 "a program needs a folder for its files; call begin_training(..., place=...)"

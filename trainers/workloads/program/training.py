@@ -1,4 +1,4 @@
-"""Train with a program: start it, follow its reports, and end it at its target or once that is out of reach."""
+"""Train with a program: start it, follow its reports, and end it when it reaches its target or can no longer do so."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining, TrainingProgress
 
 POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
-"""Seconds between checks of a program's report, and between checks of whether the first node's program has ended."""
+"""Seconds between checks of a program's report, and between checks for the end of the first node's program."""
 LEAVING_SECONDS = 10.0
-"""Seconds to wait, beyond the time that ending a program takes, for a program whose owner was killed."""
+"""Seconds to wait for a program whose owner was killed, in addition to the time that ending it takes."""
 TRIAL = "HPO_TRIAL"
 """The environment variable that names the file with a program's settings."""
 
 
 @dataclass(frozen=True)
 class ProgramPlace:
-    """Where a program is started: a ``folder`` for its files, which all nodes see, and the nodes and workers.
+    """The nodes and workers on which a program is started, and a ``folder`` for its files, which all nodes see.
 
-    ``ask_seconds`` replaces ``stop_seconds`` in the program's options, the time to exit once asked; ``threads`` is the
+    ``ask_seconds`` replaces ``stop_seconds`` in the program's options, the time to exit when asked; ``threads`` is the
     value of OMP_NUM_THREADS, unless the options set it.
     """
 
@@ -68,15 +68,15 @@ class ProgramPlace:
 
 
 class ProgramTraining(AnyTraining):
-    """A program in training; its reports are the evaluations, and ``seconds`` is counted from its start.
+    """A training run by a program, whose reports are the evaluations; ``seconds`` is counted from its start.
 
-    On nodes other than the first, the program is only started, and ended together with the first node's: see
+    On nodes other than the first, the program is only started, and ended together with the first node's program; see
     :meth:`help`.
     """
 
     resumed: list[ConvergencePoint]
     begun_anew: int
-    """The number of times the program started over with a smaller micro batch; reports before that do not count."""
+    """The number of times the program started over with a smaller micro batch; earlier reports do not count."""
 
     def __init__(self, job: TrainingJob, options: ProgramOptions, place: ProgramPlace) -> None:
         super().__init__(job, options.metrics, options.train_samples)
@@ -110,18 +110,18 @@ class ProgramTraining(AnyTraining):
 
     @property
     def epochs(self) -> float:
-        """The epochs at the last evaluation."""
+        """The progress at the last evaluation, in epochs."""
         return self._curve.points[-1].epochs if self._curve.points else 0.0
 
     def advance(self) -> ConvergencePoint | None:
         """Wait for the program's next evaluation; return None if it ends by itself without one.
 
-        Raises :class:`WorkloadError`, with the end of the program's output, if the program fails; it has then exited.
+        Raises :class:`WorkloadError`, with the end of the program's output, if the program has failed and exited.
         """
         return self.next_point(lambda: False)
 
     def next_point(self, stop: Callable[[], bool]) -> ConvergencePoint | None:
-        """Do the same as :meth:`advance`; also None if ``stop`` returned true and the program exited unfinished."""
+        """Like :meth:`advance`, but also return None if ``stop`` returned true and the program exited unfinished."""
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         try:
@@ -134,7 +134,7 @@ class ProgramTraining(AnyTraining):
         return point
 
     def help(self, ended: Callable[[], bool]) -> None:
-        """Run the program on a node other than the first, until it exits or the first node's has ``ended``.
+        """Run the program on a node other than the first, until it exits or the first node's program has ``ended``.
 
         Raises :class:`WorkloadError` if the program fails.
         """
@@ -147,7 +147,7 @@ class ProgramTraining(AnyTraining):
             raise self.files.failure(process.failure)
 
     def close(self) -> None:
-        """End the program and all that it has started."""
+        """End the program and all processes that it has started."""
         if self._process is not None:
             self._process.end()
 
@@ -160,7 +160,7 @@ class ProgramTraining(AnyTraining):
         raise CheckpointError("a program resumes from its own checkpoints, in {checkpoint_folder}")
 
     def _take_up(self) -> None:
-        """Read the reports of earlier starts; a failed start may have left anything."""
+        """Read the reports of earlier starts; a failed start may have left invalid lines."""
         try:
             while (values := self._follower.next()) is not None:
                 self._hear(values)
@@ -171,7 +171,7 @@ class ProgramTraining(AnyTraining):
             self._follower = ReportFollower(self.files.report)
 
     def _mark_start(self) -> None:
-        """Mark a start in the report, after its complete lines."""
+        """Append a line that marks a start to the complete lines of the report."""
         with self.files.report.open("a+b") as file:
             file.truncate(self._follower.position)
             file.write(json_text({STARTED: time.time()}).encode() + b"\n")
@@ -183,7 +183,7 @@ class ProgramTraining(AnyTraining):
         process, timeout = self._process, self.options.report.timeout_seconds
         assert process is not None, "a training that goes on has a process"
         while True:
-            ended = process.wait(0.0)  # checked first, so that by then all its reports are complete
+            ended = process.wait(0.0)  # checked first: reports of an ended program are complete
             values = self._report()
             if values is not None:
                 self._heard_at = time.monotonic()
@@ -199,7 +199,7 @@ class ProgramTraining(AnyTraining):
                 process = self._begin_smaller(process)
             elif stop():
                 self._stopped = True
-                self.close()  # what it reports while it exits is read above
+                self.close()  # reports during the exit are read above
             elif time.monotonic() - self._heard_at > timeout:
                 raise self.files.failure(
                     f"it has reported nothing for {timeout:g} s (program.report.timeout_seconds), {self._how_far()}"
@@ -227,7 +227,7 @@ class ProgramTraining(AnyTraining):
         return evaluation.point
 
     def _judge(self, evaluation: ReportedPoint) -> None:
-        """Decide whether the training goes on; values that are not finite mean divergence, as in every workload."""
+        """Decide whether the run continues; as in every workload, values that are not finite mean divergence."""
         at, point = self.progress, evaluation.point
         at.step, at.seconds = point.step, point.seconds
         self._measure(evaluation.scores, evaluation.memory_bytes)
@@ -241,9 +241,9 @@ class ProgramTraining(AnyTraining):
             self._decide(evaluation.train_loss, point.metric, budget_spent=spent)
 
     def _begin_smaller(self, process: ProgramProcess) -> ProgramProcess:
-        """Start over, from the first sample, with half the micro batch, or the next smaller part of the local batch.
+        """Start over, from the first sample, with half the micro batch, or the next smaller divisor of the local batch.
 
-        Raises :class:`WorkloadError` if there is no smaller one.
+        Raises :class:`WorkloadError` if the micro batch cannot be reduced.
         """
         options, place = self.options, self.place
         split = options.split(self.job.global_batch_size, place.workers, self.job.micro_batch_size)
@@ -251,7 +251,7 @@ class ProgramTraining(AnyTraining):
         if place.nodes > 1 and options.every_node:
             raise self.files.failure(
                 f"{why}, which is out_of_memory at micro batch {tried}; a command that is "
-                f"started on every node is not retried with a smaller one; set largest_micro_batch below that"
+                f"started on every node is not retried with a smaller micro batch; reduce largest_micro_batch"
             )
         if tried == 1:
             raise self.files.failure(
@@ -277,7 +277,7 @@ class ProgramTraining(AnyTraining):
         return self._process
 
     def _end(self, process: ProgramProcess) -> None:
-        """Handle a program that exited before its target: it finished, or it failed."""
+        """Handle a program that exited before its target, because it either finished or failed."""
         if process.failure:
             raise self.files.failure(f"{process.failure} {self._how_far()}")
         if not self._curve.points:
@@ -304,7 +304,7 @@ class ProgramTraining(AnyTraining):
 def trial_values(
     job: TrainingJob, options: ProgramOptions, place: ProgramPlace, files: ProgramFiles
 ) -> dict[str, Any]:
-    """Return the values of the program's placeholders for one training, by name.
+    """Return the values of the program's placeholders for one training run, by name.
 
     Raises :class:`JobError` if the batch cannot be split over the workers, or the command reads a setting that the
     job does not have.
@@ -371,7 +371,7 @@ def start_program(
         word.replace("{folder}", str(files.folder))
         for word in shlex.split(os.environ.get(WRAPPER, ""))
     ]
-    if wrapper:  # it may have more rights than the program: the study's variables are set behind it
+    if wrapper:  # it may have more rights than the program: set the study's variables after it
         wrapper += ["/usr/bin/env", *(f"{name}={value}" for name, value in given.items())]
         given = {}
     return ProgramProcess(

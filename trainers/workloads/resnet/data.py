@@ -1,6 +1,6 @@
-"""Images to train on: scikit-learn's digits, a folder in ImageNet's layout, or tar files as written by WebDataset.
+"""Open the images to train on: scikit-learn's digits, a folder in ImageNet's layout, or WebDataset's tar files.
 
-Small images of a folder are decoded once and stay in memory; large ones are read as they are needed (``image_folder``).
+Small images in a folder are decoded once and stay in memory; large images are read when needed (``image_folder``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 SOURCE_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 _DIGITS_FOR_TRAINING = 0.8
 _DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
-"""Path inside the scikit-learn package."""
+"""The path of the digits inside the scikit-learn package."""
 
 
 def open_images(data: Mapping[str, Any]) -> ImageSet:
@@ -63,10 +63,10 @@ def open_images(data: Mapping[str, Any]) -> ImageSet:
 
 
 def load_digits_images(augment: bool) -> ImagesInMemory:
-    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels: always the same 1,437 for training, 360 for
+    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels, in a fixed split of 1,437 for training and 360 for
     testing.
 
-    Four fifths of each class are used for training. Augmentation shifts by up to one pixel.
+    Four fifths of each class are used for training. Augmentation shifts the images by up to one pixel.
     """
     pixels, labels = _digits_table()
     images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
@@ -77,7 +77,7 @@ def load_digits_images(augment: bool) -> ImagesInMemory:
 
 
 def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the digits' pixels in 0..16, (1797, 8, 8), and classes, (1797,), from scikit-learn's own file.
+    """Return the digits' pixels in 0..16, (1797, 8, 8), and their classes, (1797,), from scikit-learn's own file.
 
     The file is read without scikit-learn, because importing it would cost every training process two seconds.
     """
@@ -88,14 +88,14 @@ def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if table.is_file():
         rows = np.loadtxt(table, delimiter=",")
         return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
-    from sklearn.datasets import load_digits  # for a release that keeps them elsewhere
+    from sklearn.datasets import load_digits  # for releases that store the digits elsewhere
 
     bunch = load_digits()
     return bunch.images, bunch.target
 
 
 def stratified_split(classes: np.ndarray[Any, Any], fraction: float) -> tuple[Tensor, Tensor]:
-    """Return the indices of a training set of ``fraction`` of all samples, and of the rest, in order and reproducibly.
+    """Return the sorted indices of a reproducible training set, a ``fraction`` of all samples, and of the others.
 
     Largest remainders (Hamilton's rule) decide which classes round up, so that the total is exact.
     """

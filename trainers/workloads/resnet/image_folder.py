@@ -1,7 +1,7 @@
-"""Images in ImageNet's layout: ``path/train/CLASS/*.jpg`` and ``path/val/CLASS/*.jpg`` (or ``test``).
+"""Read images in ImageNet's layout: ``path/train/CLASS/*.jpg`` and ``path/val/CLASS/*.jpg`` (or ``test``).
 
-Large images are augmented by the random crops of Szegedy et al. and Goyal et al. (:mod:`trainers.feed.crops`) and
-flipped half of the time. They are evaluated on the centre of the image, scaled to 256/224 of the input size.
+Large training images are augmented by the random crops of Szegedy et al. and Goyal et al. (:mod:`trainers.feed.crops`)
+and flipped with probability 1/2. For evaluation, images are scaled to 256/224 of the input size and centre-cropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 
 
 def open_image_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) -> ImageSet:
-    """Open a folder; ``image_size`` is in pixels (default: the first image's shorter side, at most 224)."""
+    """Open an image folder; ``image_size`` is in pixels (default: the first image's shorter side, at most 224)."""
     if not isinstance(path, str) or not path:
         raise DataError(
             "the source 'image_folder' needs path, the folder that holds train and val, but got "
@@ -66,13 +66,13 @@ def open_image_folder(path: Any, image_size: Any, augment: bool, reader: ImageRe
 class ImagesOnDisk(IndexedImages):
     """Large images, decoded by a pool of threads when a batch needs them.
 
-    Their bytes go to the device, where they are normalized by ImageNet's mean and standard deviation.
+    Pixels are copied to the device as bytes and normalized there by ImageNet's mean and standard deviation.
     """
 
     channels = 3
     largest_micro_batch = 64
     prefetched_batches = 3
-    concurrent_batches = 2  # so that no thread waits for the last image of a batch
+    concurrent_batches = 2  # so that no thread idles until the last image of a batch is done
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class ImagesOnDisk(IndexedImages):
         return self._reader.batch(chosen, self.size, uniforms)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Return the centres of the images, and their classes."""
+        """Return the central squares of the images, and their classes."""
         return self._reader.batch(
             [self._evaluation[index] for index in indices.tolist()], self.size
         )
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
+        """Return float32 images with mean about 0 and variance about 1, in the memory format channels_last."""
         images, classes = batch
         return normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 

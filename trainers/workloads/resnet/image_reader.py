@@ -1,4 +1,4 @@
-"""Read image files into batches of bytes, on a pool of threads, and normalize them where they are used."""
+"""Read image files into batches of bytes on a pool of threads, and normalize the batches on the device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainers.feed.decoders import ImageDecoder, open_image_decoder, read_image,
 from trainers.feed.pool import DecodingPool
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of each channel (red, green and blue), where white is 1."""
+"""The mean and standard deviation of each channel (red, green and blue), where white is 1."""
 
 Files = list[tuple[Path, int]]
-"""Image files with their class numbers."""
+"""Image files, each with its class number."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class ImageReader:
         _LOG.info("images are decoded by %s on %d threads", self.decoder.name, self.pool.threads)
 
     def use_device(self, device: torch.device) -> None:
-        """Decode batches for a GPU into pinned memory, from which it can copy directly."""
+        """Set the device; batches for a GPU are decoded into pinned memory, from which it can copy directly."""
         self._pinned = device.type == "cuda"
 
     def batch(
@@ -48,8 +48,8 @@ class ImageReader:
     ) -> tuple[Tensor, Tensor]:
         """Return the files' images ``(n, 3, size, size)`` uint8, channels last in memory, and classes ``(n,)`` int64.
 
-        ``uniforms`` are the random numbers of each image: the first is for its flip, the others for its crop. None
-        means the centres.
+        ``uniforms`` are the random numbers of each image: the first for its flip, the others for its crop. If it is
+        None, images are centre-cropped.
         """
         images = self.images([(file, None) for file, _ in files], size, uniforms, centre_share)
         return images, torch.tensor([number for _, number in files])
@@ -61,7 +61,7 @@ class ImageReader:
         uniforms: Sequence[Sequence[float]] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> Tensor:
-        """Return images ``(n, 3, size, size)`` as in :meth:`batch`, from files or from contents with their names."""
+        """Return images ``(n, 3, size, size)`` as in :meth:`batch`, from files or from (name, content) pairs."""
         batch = torch.empty(len(named), size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
 
         def read(index: int) -> None:

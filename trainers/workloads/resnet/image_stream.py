@@ -1,7 +1,7 @@
-"""Images in WebDataset tar files, ``path/*train*.tar`` and ``path/*val*.tar``: each ``NAME.jpg`` with a ``NAME.cls``.
+"""Read images from WebDataset tar files, ``path/*train*.tar`` and ``path/*val*.tar``, as ``NAME.jpg`` and ``NAME.cls``.
 
-They are cropped, flipped and normalized like those of a folder (``image_folder``), by numbers derived from the seed,
-the epoch and the sample's name. Files are read sequentially, each by one worker.
+They are cropped, flipped and normalized as in ``image_folder``, with random numbers derived from the seed, the epoch
+and the sample's name. Files are read sequentially, each by one worker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ImageStream:
         return self._decoded(self._evaluation.in_order(part), None)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
+        """Return float32 images with mean about 0 and variance about 1, in the memory format channels_last."""
         images, classes = batch
         return normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 
@@ -118,7 +118,7 @@ def _image(sample: TarSample) -> tuple[str, bytes]:
 
 
 def _number(name: str) -> int:
-    """Derive a number from a sample's name, in place of an index."""
+    """Derive a number from a sample's name, to serve as its index."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

@@ -1,4 +1,4 @@
-"""Images: the interface of all image sources, and images that stay in memory."""
+"""The interface of all image sources, and an image source that stays in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST_IN_MEMORY = 64
 class ImageSet(Protocol):
     """Training and evaluation images with their classes, as bytes until ``prepare`` turns them into a model's input.
 
-    The other attributes mean the same as in :class:`~trainers.workloads.workload.Workload`.
+    The attributes have the same meaning as in :class:`~trainers.workloads.workload.Workload`.
     """
 
     channels: int
@@ -33,7 +33,7 @@ class ImageSet(Protocol):
     streamed: bool
 
     def use_device(self, device: torch.device) -> None:
-        """Set where the batches will be used; called once, before the first of them."""
+        """Set the device that will use the batches; called once, before the first batch."""
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """Return images ``(n, channels, size, size)``, uint8 in any memory format, and classes ``(n,)``, int64."""
@@ -66,9 +66,9 @@ class IndexedImages:
 
 
 class ImagesInMemory(IndexedImages):
-    """Small images, as bytes, randomly shifted by up to ``shift`` pixels and optionally flipped.
+    """Small images, stored as bytes, randomly shifted by up to ``shift`` pixels and optionally flipped.
 
-    They are kept on the device, so that a batch is selected there.
+    The images are kept on the device, where batches are selected.
     """
 
     largest_micro_batch = 1024
@@ -99,7 +99,7 @@ class ImagesInMemory(IndexedImages):
         """Keep the images on this device."""
         self._device = device
         self._padded = self._padded.to(device)
-        # every shifted image as a view: (samples, channels, shifts down, shifts right, size, size)
+        # all shifted images as a view: (samples, channels, shifts down, shifts right, size, size)
         self._windows = self._padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
         self._train_classes = self._train_classes.to(device)
         self._evaluation_images = self._evaluation_images.to(device)
@@ -124,7 +124,7 @@ class ImagesInMemory(IndexedImages):
         return self._evaluation_images[here], self._evaluation_classes[here]
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return images with mean 0 and variance 1 over all pixels of the training set, channel by channel."""
+        """Return images normalized per channel to mean 0 and variance 1 over all pixels of the training set."""
         images, classes = batch
         return (images - self._mean) * self._scale, classes
 

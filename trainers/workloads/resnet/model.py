@@ -1,8 +1,8 @@
-"""Residual networks: ResNet-50 v1.5 for large images, the CIFAR family of He et al. for small ones.
+"""Residual networks: ResNet-50 v1.5 for large images, and the CIFAR family of He et al. for small images.
 
-ResNet-50 is as Goyal et al. train it (arXiv:1706.02677, section 5.1): stride 2 in the 3x3 convolution of a block, He
-initialization, zero gamma in the last normalization of each block, N(0, 0.01) in the last layer. The small family is
-that of He et al. (arXiv:1512.03385, section 4.2), with 6n+2 layers, three stages, and shortcuts without parameters.
+ResNet-50 follows Goyal et al. (arXiv:1706.02677, section 5.1): stride 2 in the 3x3 convolution of a block, He
+initialization, zero gamma in the last normalization of each block, and N(0, 0.01) in the last layer. The small networks
+follow He et al. (arXiv:1512.03385, section 4.2), with 6n+2 layers, three stages, and shortcuts without parameters.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def build_resnet(
     momentum: float = 0.9,
     zero_gamma: bool | None = None,
 ) -> nn.Module:
-    """Build the network ``name`` for images of ``channels`` channels; ``width`` is its first stage's channels.
+    """Build the network ``name`` for images with ``channels`` channels; ``width`` is the first stage's channel count.
 
-    ``group_size`` is the normalization batch size, ``momentum`` the momentum of the running statistics. ``zero_gamma``
-    starts the last normalization of each block at zero; None means only in ResNet-50, not in the small networks. The
-    input is ``(n, channels, height, width)``, the output ``(n, classes)``.
+    ``group_size`` is the normalization batch size, and ``momentum`` is the momentum of the running statistics.
+    ``zero_gamma`` starts the last normalization of each block at zero; None means only in ResNet-50, not in the small
+    networks. The input is ``(n, channels, height, width)``, and the output is ``(n, classes)``.
     """
 
     def norm(features: int) -> GhostBatchNorm:
@@ -55,7 +55,7 @@ def build_resnet(
         stem = [
             _convolution(channels, width, 7, 2),
             GhostBatchNormReLU(width, group_size, momentum=momentum),
-            nn.Identity(),  # preserves the indices, and so the names in checkpoints
+            nn.Identity(),  # preserves the module indices and thus the names in checkpoints
             nn.MaxPool2d(3, 2, padding=1),
         ]
         blocks, features = (
@@ -75,12 +75,12 @@ def build_resnet(
         _initialize_classifier_as_goyal(model)
     if name == "resnet50" if zero_gamma is None else zero_gamma:
         _initialize_blocks_as_identity(model)
-    # the normalization of small groups is a third faster in this layout, and tensor cores need it
+    # normalization over small groups is a third faster in this layout, and tensor cores need it
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 class ResNet(nn.Module):
-    """A residual network: convolutions, the mean over all positions, and one linear layer."""
+    """A residual network: convolutions, the mean over all positions, and a linear layer."""
 
     def __init__(self, convolutions: nn.Sequential, classifier: nn.Linear) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class ResNet(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return class scores ``(n, classes)`` of images ``(n, channels, height, width)``."""
-        # channels_last, by permutations: unlike contiguous(memory_format=...) they pass through torch.func.vmap
+        """Return class scores ``(n, classes)`` for images ``(n, channels, height, width)``."""
+        # permutations give channels_last and, unlike contiguous(memory_format=...), work in torch.func.vmap
         images = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         features = self.convolutions(images)
         scores: Tensor = self.classifier(features.mean((2, 3)))
@@ -97,7 +97,7 @@ class ResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions; the shortcut subsamples positions and zero-pads channels (He et al., option A)."""
+    """Two 3x3 convolutions with a shortcut that subsamples positions and zero-pads channels (He et al., option A)."""
 
     expansion = 1
 
@@ -118,7 +118,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions; the 3x3 has the stride (v1.5)."""
+    """A block of 1x1, 3x3 and 1x1 convolutions, with the stride in the 3x3 convolution (v1.5)."""
 
     expansion = 4
 
@@ -154,7 +154,7 @@ def _stages(
 
 
 def resnet_initialization(name: str) -> Mapping[str, InitialLaw]:
-    """Return how the initial values of the network ``name`` scale with its width, by prefix of the parameter name."""
+    """Return how the initial values of the network ``name`` scale with its width, by parameter name prefix."""
     if name == "resnet50":
         return {"convolutions": "fan_out", "classifier": "constant"}
     return {"convolutions": "fan_out"}

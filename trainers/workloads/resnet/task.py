@@ -32,7 +32,7 @@ _OPTIONS = ("source", "augment", "model", "width", "parametrization", "base_widt
 
 
 class ResNetWorkload(Workload):
-    """A residual network on images; top1 and top5 say whether the class is among the first 1 or 5 predictions."""
+    """A residual network on images; top1 and top5 are whether the class is among the first 1 or 5 predictions."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
@@ -52,7 +52,7 @@ class ResNetWorkload(Workload):
         self.initialization = resnet_initialization(self.model_name)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """Build the network that the data options name, by default one that suits the image size."""
+        """Build the network that the data options name, by default one chosen by the image size."""
         if settings.class_weighting != "none":
             raise JobError(
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
@@ -61,7 +61,7 @@ class ResNetWorkload(Workload):
         return self._network(self.width, settings)
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:
-        """Build the network at ``base_width`` with parametrization ``mup``; None with ``standard``."""
+        """Build the network at ``base_width`` with parametrization ``mup``; return None with ``standard``."""
         return None if self.base_width is None else self._network(self.base_width, settings)
 
     def _network(self, width: int, settings: TrainingSettings) -> nn.Module:
@@ -76,7 +76,7 @@ class ResNetWorkload(Workload):
         )
 
     def use_device(self, device: torch.device) -> None:
-        """Set where the batches are used."""
+        """Set the device that uses the batches."""
         self.images.use_device(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
@@ -105,7 +105,7 @@ class ResNetWorkload(Workload):
         return self.images.prepare(batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return the cross entropy without smoothing, and whether the class is among the first 1 and the first 5."""
+        """Return the unsmoothed cross entropy, and whether the class is among the top 1 and the top 5."""
         images, classes = batch
         scores = model(images)
         hits = scores.topk(min(5, scores.shape[1])).indices == classes[:, None]

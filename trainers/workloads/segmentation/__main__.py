@@ -2,8 +2,8 @@
 
     python -m trainers.workloads.segmentation FOLDER --train 256 --validation 64 --height 96 --width 144 --seed 0
 
-FOLDER gets train/*.h5, validation/*.h5 and stats.h5. The command prints each class's share of the training pixels, the
-megabytes and the seconds. Exit status: 0 if written, 2 if an option or the folder is wrong.
+The command writes train/*.h5, validation/*.h5 and stats.h5 to FOLDER, and prints each class's share of the training
+pixels, the size in MB and the time in seconds. Exit status: 0 if written, 2 if an option or the folder is wrong.
 """
 
 from __future__ import annotations
@@ -53,28 +53,37 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     defaults = GeneratedOptions()
-    parser.add_argument("folder", type=Path, help="where to write; must not exist yet")
+    parser.add_argument("folder", type=Path, help="folder to write; must not exist yet")
     parser.add_argument(
         "--train",
         type=int,
         default=defaults.samples,
-        help="training samples (default: %(default)s)",
+        help="number of training samples (default: %(default)s)",
     )
     parser.add_argument(
         "--validation",
         type=int,
         default=defaults.evaluation_samples,
-        help="evaluation samples (default: %(default)s)",
+        help="number of evaluation samples (default: %(default)s)",
     )
     parser.add_argument(
-        "--height", type=int, default=defaults.height, help="latitudes (default: %(default)s)"
+        "--height",
+        type=int,
+        default=defaults.height,
+        help="number of latitudes (default: %(default)s)",
     )
     parser.add_argument(
-        "--width", type=int, default=defaults.width, help="longitudes (default: %(default)s)"
+        "--width",
+        type=int,
+        default=defaults.width,
+        help="number of longitudes (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=defaults.seed, help="default: %(default)s")
     parser.add_argument(
-        "--workers", type=int, default=1, help="processes that make samples (default: %(default)s)"
+        "--workers",
+        type=int,
+        default=1,
+        help="processes that generate samples (default: %(default)s)",
     )
     return parser
 

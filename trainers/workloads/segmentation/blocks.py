@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from trainers.numerics.normalization import norm_relu
 
 Norm = Callable[[int], nn.Module]
-"""A function that creates the normalization for a number of features."""
+"""A function that creates a normalization layer for a given number of features."""
 
 
 def network_memory_format(device: str) -> torch.memory_format:
     """Return the memory layout of the networks' tensors on a device ("cpu" or "cuda").
 
-    Tensor cores need ``channels_last``, and on a CPU the normalization of small groups is faster in it. A CPU with AVX2
-    but without AVX-512 gets the other layout: there, in ``channels_last``, oneDNN 3.12 writes beyond the gradient of
-    1x1 convolutions whose number of channels is not a multiple of 8, such as the classifier
-    (``jit_avx2_1x1_convolution_bwd_weights_t``), and the process aborts or continues with corrupted numbers.
+    Tensor cores need ``channels_last``, which also speeds up normalization over small groups on a CPU. On a CPU with
+    AVX2 but without AVX-512, the contiguous layout is used: with ``channels_last``, oneDNN 3.12 writes beyond the
+    gradient of 1x1 convolutions whose number of channels is not a multiple of 8, such as the classifier
+    (``jit_avx2_1x1_convolution_bwd_weights_t``), and the process aborts or continues with corrupted values.
     """
     damaged = device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
     return torch.contiguous_format if damaged else torch.channels_last
@@ -56,7 +56,7 @@ class Upsample(nn.Module):
 
 
 def initialize_he_uniform(module: nn.Module) -> None:
-    """Initialize all convolutions by He's rule, uniform over fan-in (he_uniform in Keras), with zero biases."""
+    """Initialize all convolutions with He's uniform rule over the fan-in (he_uniform in Keras) and zero biases."""
     for each in module.modules():
         if isinstance(each, (nn.Conv2d, nn.ConvTranspose2d)):
             nn.init.kaiming_uniform_(each.weight, nonlinearity="relu")
@@ -65,7 +65,7 @@ def initialize_he_uniform(module: nn.Module) -> None:
 
 
 def initialize_he_normal(module: nn.Module) -> None:
-    """Initialize all convolutions by He's rule, normal over fan-in, with zero biases."""
+    """Initialize all convolutions with He's normal rule over the fan-in and zero biases."""
     for each in module.modules():
         if isinstance(each, nn.Conv2d):
             nn.init.kaiming_normal_(each.weight, nonlinearity="relu")

@@ -24,7 +24,7 @@ UNITS = {
     "Z200": "m",
     "ZBOT": "m",
 }
-"""Each channel, in order, with its unit.
+"""The channels in order, each with its unit.
 
 TMQ: precipitable water; U, V: eastward and northward wind at 850 hPa and in the lowest layer; QREFHT: specific
 humidity at 2 m; PS, PSL: pressure at the surface and reduced to sea level; T200, T500: temperature at 200 and

@@ -1,17 +1,17 @@
-"""Tropical cyclones by the published heuristics: TECA's criteria for the centre, then the mask of the label scripts.
+"""Detect tropical cyclones by the published heuristics: TECA's criteria for the centre, then the label scripts' mask.
 
 A centre (TECA, teca_tc_detect with its default thresholds) is a minimum of the sea-level pressure that rises by 4 hPa
 within 5 degrees, with cyclonic vorticity at 850 hPa of at least 1.6e-4 1/s within 2 degrees, and a warm core: the mean
 of T200 and T500 is 0.8 K above its surroundings. Its radius r0 is where the mean wind has fallen to 17 m/s, the first
-step of the Saffir-Simpson scale. The mask (create_multichannel_cropped_labels.py) is found in the box of r0 + 6.6
-degrees around the centre: for each of TMQ, U850, V850 and PRECT, the largest 8-connected region of cells above the
-field's 93rd percentile in the box, and then the largest region of their union.
+step of the Saffir-Simpson scale. The mask (create_multichannel_cropped_labels.py) is computed in the box of r0 + 6.6
+degrees around the centre: take the largest 8-connected region of cells above the field's 93rd percentile in the box for
+each of TMQ, U850, V850 and PRECT, and then the largest region of their union.
 
 Departures: a single instant has no track, so TECA's rules on duration are replaced by a latitude limit and by the
-requirement that the pressure rise on all sides. Distances are at least two cells, and the vorticity threshold falls
-with the grid spacing beyond 50 km, because a coarse grid flattens the vortex. Boxes continue across the date line.
-Every storm keeps its whole mask (the script rebuilds all masks from TMQ for each storm and so keeps the other parts
-only of the last one).
+requirement that the pressure rise on all sides. Distances are at least two cells, and the vorticity threshold decreases
+as the grid spacing exceeds 50 km, because a coarse grid flattens the vortex. Boxes continue across the date line.
+Every storm keeps its whole mask (the script rebuilds all masks from TMQ for each storm, so that only the last storm
+keeps the parts from the other fields).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MASK_CHANNELS = ("TMQ", "U850", "V850", "PRECT")
 
 @dataclass(frozen=True)
 class CycloneRules:
-    """Thresholds, in 1/s, Pa, K, degrees, m/s and percent of the box."""
+    """Detection thresholds in 1/s, Pa, K, degrees, m/s and percent of the box."""
 
     min_vorticity: float = 1.6e-4
     min_pressure_rise: float = 400.0
@@ -55,7 +55,7 @@ class CycloneRules:
 
 @dataclass(frozen=True)
 class CycloneCentre:
-    """A detected cyclone: its position, and the radius where its wind has fallen to storm strength, in degrees."""
+    """A detected cyclone: its position, and the radius in degrees at which its wind has fallen to storm strength."""
 
     latitude: float
     longitude: float
@@ -65,7 +65,7 @@ class CycloneCentre:
 def cyclone_mask(
     fields: NDArray[np.float32], grid: LatLonGrid, rules: CycloneRules | None = None
 ) -> Mask:
-    """Return a mask of the tropical cyclones, ``(height, width)``, in fields ``(height, width, 16)``."""
+    """Return a mask ``(height, width)`` of the tropical cyclones in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     mask = np.zeros((grid.height, grid.width), dtype=bool)
     for centre in cyclone_centres(fields, grid, rules):
@@ -129,7 +129,7 @@ def _pressure_minima(
 def _storm_radius(
     grid: LatLonGrid, row: int, column: int, speed: Values, storm_wind: float
 ) -> float:
-    """Return the degrees from the centre to where the mean wind on a ring, past its peak, falls to ``storm_wind``."""
+    """Return the radius in degrees at which the mean wind on a ring, beyond its peak, falls to ``storm_wind``."""
     step = grid.spacing_km / _KM_PER_DEGREE / 2
     reach = max(10.0, 6 * step)
     box = np.ix_(*_box(grid, float(grid.latitudes[row]), float(grid.longitudes[column]), reach))

@@ -37,7 +37,7 @@ LARGEST_IN_MEMORY = 2 << 30
 """Data sets of at most this size (bytes) are kept in memory if the option ``cache`` is not set."""
 
 PIXELS_PER_PASS = 2 * 768 * 1152
-"""Pixels per forward pass: Kurth et al. use two samples of 768x1152; smaller samples allow more of them, up to 64."""
+"""The number of pixels per forward pass: two samples of 768x1152, as in Kurth et al., or up to 64 smaller samples."""
 
 DATA_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "generated": ("samples", "evaluation_samples", "height", "width", "seed", "folder"),
@@ -46,7 +46,7 @@ DATA_OPTIONS: Mapping[str, tuple[str, ...]] = {
 """The options of each source, other than ``source`` and ``cache``."""
 
 OPTION_NAMES = ("source", "cache", *(name for names in DATA_OPTIONS.values() for name in names))
-"""Every option that :func:`open_samples` knows, for a workload that adds its own."""
+"""All options that :func:`open_samples` accepts, for workloads that add their own."""
 
 _THREADS = 4
 
@@ -79,9 +79,9 @@ class ClimateSamples:
     """The samples in a folder in the DeepCAM format, in their stored type until ``prepare`` scales their channels.
 
     Attributes:
-        train_samples, evaluation_samples: their numbers. channels, height, width, classes: their shape.
-        largest_micro_batch: the most samples per forward pass. prefetched_batches: micro batches to prepare
-        ahead; 0 if they come from memory.
+        train_samples, evaluation_samples: the number of samples in each set. channels, height, width, classes: the
+        shape of a sample. largest_micro_batch: the maximum number of samples per forward pass. prefetched_batches: the
+        number of micro batches to prepare ahead; 0 if they come from memory.
     """
 
     channels = len(CHANNELS)
@@ -115,7 +115,7 @@ class ClimateSamples:
         )
 
     def use_device(self, device: torch.device) -> None:
-        """Set where the batches are used; for a GPU they are read into pinned memory."""
+        """Set the device that uses the batches; for a GPU, they are read into pinned memory."""
         for samples in (self._training, self._evaluation):
             samples.pinned = device.type == "cuda"
 
@@ -143,12 +143,12 @@ class ClimateSamples:
 
     @functools.cached_property
     def class_frequencies(self) -> tuple[float, float, float]:
-        """Each class's share of the training pixels, which is counted once and stored with the data."""
+        """Each class's share of the training pixels, counted once and then cached."""
         return _class_frequencies(self.folder, self._training.files, (self.height, self.width))
 
 
 class _OnDisk:
-    """Samples that a few threads read when a batch needs them."""
+    """Samples on disk, which a few threads read when a batch needs them."""
 
     def __init__(self, files: list[Path], shape: tuple[int, int], stored: np.dtype[Any]) -> None:
         self.files, self._shape, self._stored = files, shape, stored
@@ -167,7 +167,7 @@ class _OnDisk:
         )
 
     def _read_all(self, places: list[tuple[int, int]], fields: Tensor, labels: Tensor) -> None:
-        """Read samples into rows of the batch; ``places`` holds pairs of row and sample."""
+        """Read samples into rows of the batch; ``places`` holds (row, sample) pairs."""
 
         def read(place: tuple[int, int]) -> None:
             row, index = place
@@ -217,7 +217,7 @@ def _named_folder(path: Any) -> Path:
 
 
 def _stats_file(folder: Path) -> Path:
-    """Return ``stats.h5`` beside the folders; some copies of the DeepCAM data have it inside ``train``."""
+    """Return the path of ``stats.h5``: beside the sample folders or, in some copies of DeepCAM, inside ``train``."""
     for place in (folder / STATS_FILE, folder / "train" / STATS_FILE):
         if place.is_file():
             return place
@@ -228,9 +228,9 @@ def _stats_file(folder: Path) -> Path:
 
 
 def _place_of_frequencies(folder: Path) -> Path:
-    """Return where the counts of a data set are kept: beside generated data, in the user's cache for other folders.
+    """Return the path of a data set's class counts: beside generated data, but in the user's cache for other folders.
 
-    Data that a user names may be shared, so they are only read.
+    A folder that the user names may be shared, so nothing is written to it.
     """
     if (folder / "generated.json").is_file():
         return folder / "class_frequencies.json"
@@ -265,5 +265,5 @@ def _class_frequencies(
         )
         part.replace(kept)
     except OSError:
-        part.unlink(missing_ok=True)  # a folder that this user may not write
+        part.unlink(missing_ok=True)  # this user may not write to the folder
     return background, cyclone, river

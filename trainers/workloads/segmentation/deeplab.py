@@ -10,15 +10,15 @@ The layers are as in the code that Kurth et al. released (azrael417/ClimDeepLear
                 transposed 3x3 to 1/2, transposed 3x3 to the full grid
                 beside the input after 3x3 to 64 and 3x3 to 128; 3x3, 3x3 to 256; 1x1 to the classes
 
-Its floating-point operations per sample are those that Kurth et al. count (see the tests). There are differences: the
-released code has no normalization and no activation after the convolutions on the full grid, which makes them one
-linear map, and its convergence runs had all batch norm switched off; here every convolution except the transposed ones
+The number of floating-point operations per sample matches the count in Kurth et al. (see the tests). The released code
+differs in two ways: it has no normalization or activation after the convolutions on the full grid, which makes them one
+linear map, and its convergence runs had all batch norm switched off. Here every convolution except the transposed ones
 has both. The mean over all positions is not normalized, because a group's statistics would rest on one value per
 sample.
 
-The small network has one unit per block, half the depth in the pyramid and the decoder, and rates 1, 2, 3, which are to
-a grid of 64 rows what 12, 24, 36 are to one of 768. All widths are multiples of ``width``, the number of features of
-the stem (64 in the paper).
+The small network has one unit per block, half the depth in the pyramid and the decoder, and rates 1, 2 and 3, which are
+12, 24 and 36 scaled from a grid of 768 rows to one of 64. All widths are multiples of ``width``, the number of features
+of the stem (64 in the paper).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ UNITS = {"deeplabv3plus": (3, 4, 6, 3), "deeplabv3plus_small": (1, 1, 1, 1)}
 """The number of units in each block of the encoder."""
 
 RATES = {"deeplabv3plus": (12, 24, 36), "deeplabv3plus_small": (1, 2, 3)}
-"""Dilation of each 3x3 convolution of the pyramid."""
+"""The dilation rates of the pyramid's 3x3 convolutions."""
 
 DEPTHS = {"deeplabv3plus": 4, "deeplabv3plus_small": 2}
 """The number of features of the pyramid and the decoder, as a multiple of the width."""
 
 
 class DeepLab(nn.Module):
-    """Class scores of every pixel, on any grid of at least one cell; ``width`` must be a multiple of 4."""
+    """DeepLabv3+, which scores the classes of each pixel on a grid of any size; ``width`` must be a multiple of 4."""
 
     def __init__(self, name: str, channels: int, classes: int, width: int, norm: Norm) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class DeepLab(nn.Module):
             initialize_he_uniform(module)
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Return scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
+        """Return scores ``(n, classes, height, width)`` for fields ``(n, channels, height, width)``."""
         fields = fields.contiguous(memory_format=network_memory_format(fields.device.type))
         half, low, features = self.encoder(fields)
         x = self.to_quarter(self.pyramid(features), low)
@@ -120,7 +120,7 @@ class DeepLabEncoder(nn.Module):
 
 
 class DeepLabUnit(nn.Module):
-    """A bottleneck with the normalization first (v2): 1x1, 3x3 with stride and rate, 1x1."""
+    """A bottleneck unit that normalizes first (ResNet-v2): 1x1, 3x3 with stride and rate, 1x1."""
 
     def __init__(self, inputs: int, width: int, stride: int, rate: int, norm: Norm) -> None:
         super().__init__()

@@ -2,10 +2,10 @@
 
 The wind follows from a random stream function whose kinetic energy falls as the wave number to the power -3, as
 observed between about 500 and 3,000 km, where temperature behaves likewise (Nastrom and Gage, 1985,
-doi:10.1175/1520-0469(1985)042<0950:ACOAWS>2.0.CO;2). Pressure and heights follow from it geostrophically (power -5),
-temperatures follow from the heights hydrostatically, with noise of power -3, and moisture from temperature by the
-Clausius-Clapeyron relation. Moisture and rain vary on smaller scales (powers -2 and -1.2), and the eddies have stirred
-the moisture into filaments. A sample depends only on the seed and its index.
+doi:10.1175/1520-0469(1985)042<0950:ACOAWS>2.0.CO;2). Pressure and heights follow geostrophically from the stream
+function (power -5), temperatures follow hydrostatically from the heights, with noise of power -3, and moisture follows
+from temperature by the Clausius-Clapeyron relation. Moisture and rain vary on smaller scales (powers -2 and -1.2), and
+eddies stir the moisture into filaments. A sample depends only on the seed and its index.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _LAYER_WEIGHTS = (
     0.35,
     0.40,
     0.25,
-)  # of the low, middle and high temperature in the mean of 1000 to 200 hPa
+)  # weights of the low, middle and high temperatures in the mean from 1000 to 200 hPa
 _LAYER_RESPONSE = (
     1.0,
     1.9,
     -0.44,
-)  # to 1 K of that mean: weighted, they give 1; the stratosphere opposes
+)  # responses to 1 K of that mean: their weighted sum is 1; the stratosphere cools
 _BOTTOM_TURN = np.radians(20)  # friction turns the lowest wind towards low pressure
 _STIRRING_STEPS, _STIRRING_SECONDS = 4, 12 * 3600.0
 
@@ -86,7 +86,7 @@ def make_planted_sample(
     mean_cyclones: float = MEAN_CYCLONES,
     mean_rivers: float = MEAN_RIVERS,
 ) -> PlantedSample:
-    """Return sample ``index`` of the data set ``seed``; counts per sample are Poisson with the given means."""
+    """Return sample ``index`` of the data set with this ``seed``; event counts are Poisson with the given means."""
     generator = np.random.default_rng([seed, index])
     surface = planet_surface(grid)
     thermal_equator = 10 * np.sin(2 * np.pi * generator.random())  # degrees north: the season
@@ -140,7 +140,7 @@ def _undisturbed(grid: LatLonGrid, thermal_equator: float, noise: _Noise) -> Wea
     storm_track = 0.25 + 0.75 * np.exp(-(((np.abs(latitudes) - 50) / 17) ** 2))[:, None]
     metres_per_wave = (
         EARTH_RADIUS_KM * 1e3 / 9
-    )  # root mean square of a stream function over that of its wind
+    )  # ratio of the root mean squares of a stream function and its wind
     stream = _EDDY_WIND * metres_per_wave * storm_track * noise.stream
     aloft = (
         _EDDY_WIND_ALOFT * metres_per_wave * storm_track * (0.8 * noise.stream + 0.6 * noise.aloft)
@@ -189,7 +189,7 @@ def _rotational_wind(stream: Values, grid: LatLonGrid) -> tuple[Values, Values]:
 def _stirred(
     tracer: Values, eastward: Values, northward: Values, grid: LatLonGrid
 ) -> tuple[Values, Values]:
-    """Return a tracer after two days in the eddies' wind, held fixed, and the latitude of each parcel's origin."""
+    """Return a tracer after two days in the eddies' constant wind, and the latitude of each parcel's origin."""
     rows, columns = np.meshgrid(np.arange(grid.height), np.arange(grid.width), indexing="ij")
     metres = EARTH_RADIUS_KM * 1e3
     down = np.degrees(_STIRRING_SECONDS * northward / metres) / 180 * (grid.height - 1)

@@ -1,4 +1,4 @@
-"""Data sets of generated fields, written in the DeepCAM format with labels from the published heuristics."""
+"""Write data sets of generated fields in the DeepCAM format, with labels from the published heuristics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trainers.workloads.segmentation.hdf5 import (
 from trainers.workloads.segmentation.heuristics import make_heuristic_labels
 
 GENERATOR_VERSION = 1
-"""Incremented with every change to the fields or labels, so that old files are not taken for new ones."""
+"""The version, incremented whenever the fields or labels change, so that old files are not mistaken for new ones."""
 
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 24, 36
 """The smallest grid: below this size (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
@@ -45,12 +45,12 @@ MOST_BYTES, CACHE_BYTES = "HPO_GENERATED_BYTES", "HPO_CACHE_BYTES"
 IN_USE_SECONDS, STARTING_SECONDS, FORGOTTEN_SECONDS = 3600.0, 60.0, 24 * 3600.0
 _RECORD = "generated.json"
 _WRITER = "writer"
-_FIRST_EVALUATION_SAMPLE = 1 << 32  # so that neither part changes when the other grows
+_FIRST_EVALUATION_SAMPLE = 1 << 32  # so that neither set changes when the other grows
 
 
 @dataclass(frozen=True)
 class GeneratedOptions:
-    """The number of samples, their height and width, the seed, and where they are kept (None: the cache)."""
+    """The number of samples, their height and width, the seed, and the folder that holds them (None: the cache)."""
 
     samples: int = 256
     evaluation_samples: int = 64
@@ -90,7 +90,7 @@ class GeneratedOptions:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> GeneratedOptions:
-        """Return the data options that concern the generator."""
+        """Create the generator's options from a study's data options."""
         return GeneratedOptions(
             **{
                 field.name: data[field.name]
@@ -100,12 +100,12 @@ class GeneratedOptions:
         )
 
     def record(self) -> dict[str, int]:
-        """Return the inputs that determine the files."""
+        """Return the options that determine the content of the files."""
         values = {name: value for name, value in asdict(self).items() if name != "folder"}
         return {**values, "version": GENERATOR_VERSION}
 
     def place(self) -> Path:
-        """Return the folder of the files: the given one, or one in the user's cache that is named after the options."""
+        """Return the folder of the files: the given folder, or one in the user's cache named after the options."""
         if self.folder is not None:
             return Path(self.folder).expanduser()
         digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()[:16]
@@ -114,7 +114,7 @@ class GeneratedOptions:
 
 
 def generated_folder(options: GeneratedOptions) -> Path:
-    """Return the folder with the generated files, which are written on first use, once for any number of processes."""
+    """Return the folder with the generated files; the first process to need them writes them for all others."""
     folder = options.place()
     if not _holds(folder, options):
         try:
@@ -136,7 +136,7 @@ def generated_folder(options: GeneratedOptions) -> Path:
             ) from error
     elif options.folder is None:
         with contextlib.suppress(OSError):
-            os.utime(folder)  # mark as used: older ones are removed first when the cache is full
+            os.utime(folder)  # mark as used: a full cache removes the least recently used data sets
     return folder
 
 
@@ -153,14 +153,14 @@ def cache_bytes() -> int:
 def make_room(cache: Path, wanted: int) -> None:
     """Remove the least recently used data sets from the cache until ``wanted`` bytes fit.
 
-    Files that are being written or were used within the last hour are kept. Raises :class:`DataError` if there is still
-    no room. Half-written files left by killed processes are removed first.
+    Files that are being written or were used within the last hour are kept. Raises :class:`DataError` if too little
+    space can be freed. Half-written files left by killed processes are removed first.
     """
     most = cache_bytes()
     if wanted > most:
         raise DataError(
             f"the cache of generated samples holds at most {most:,} bytes, but {wanted:,} "
-            f"would be generated; set {CACHE_BYTES}, or give your own folder"
+            f"would be generated; set {CACHE_BYTES}, or use your own folder"
         )
     kept = []
     for folder in cache.iterdir():
@@ -176,8 +176,8 @@ def make_room(cache: Path, wanted: int) -> None:
             taken -= size
     if taken + wanted > most:
         raise DataError(
-            f"the cache {cache} holds {taken:,} bytes that are in use, of at most {most:,}; "
-            f"{wanted:,} more do not fit: set {CACHE_BYTES}, or give your own folder"
+            f"the cache {cache} has {taken:,} bytes that are in use, of at most {most:,}; "
+            f"{wanted:,} more do not fit: set {CACHE_BYTES}, or use your own folder"
         )
 
 
@@ -209,7 +209,7 @@ def _is_written(part: Path) -> bool:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a data set atomically, from the viewpoint of any process that looks for it."""
+    """Remove a data set, atomically for any process that looks for it."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     try:
         folder.rename(aside)
@@ -233,9 +233,9 @@ def _bytes_of(name: str, usual: int) -> int:
 
 
 def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) -> NDArray[np.int64]:
-    """Write a data set to a folder that does not exist or is empty; return the training pixels of each class.
+    """Write a data set to a new or empty folder; return the number of training pixels of each class.
 
-    The files appear all at once, when the last of them has been written.
+    The files appear all at once, when the last one has been written.
     """
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -262,7 +262,7 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
                 if index < options.samples:
                     total = summary if total is None else total.merged(summary)
                     counts += pixels
-        assert total is not None  # as there is at least one training sample
+        assert total is not None  # because there is at least one training sample
         write_channel_stats(part / STATS_FILE, total)
         (part / _WRITER).unlink()
         (part / _RECORD).write_text(json.dumps(options.record(), indent=2) + "\n", "utf-8")
@@ -279,7 +279,7 @@ def _place(part: Path, folder: Path, options: GeneratedOptions) -> None:
     except OSError:
         if not _holds(folder, options):
             raise
-        shutil.rmtree(part)  # another process was faster, with the same files
+        shutil.rmtree(part)  # another process has already written the same files
 
 
 def _write_one(
@@ -317,11 +317,11 @@ def _holds(folder: Path, options: GeneratedOptions) -> bool:
         return False
     except (OSError, ValueError) as error:
         raise DataError(
-            f"cannot read {folder / _RECORD}: {error}; remove the folder; it is then written again"
+            f"cannot read {folder / _RECORD}: {error}; remove the folder, and it is written again"
         ) from error
     if found != options.record():
         raise DataError(
-            f"the folder {folder} holds samples of other options, {found}, not {options.record()}; "
+            f"the folder {folder} holds samples with other options, {found}, not {options.record()}; "
             "remove it or name another"
         )
     return True
@@ -329,7 +329,7 @@ def _holds(folder: Path, options: GeneratedOptions) -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Let only one process on a machine write; across machines without file locks, the first to finish wins."""
+    """Let only one process per machine write; between machines without shared file locks, the first to finish wins."""
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         with contextlib.suppress(ImportError, OSError):
             lock_file(file, None)

@@ -1,4 +1,4 @@
-"""The latitude-longitude grid of CAM5's finite-volume core, with the poles included and periodic in longitude."""
+"""The latitude-longitude grid of CAM5's finite-volume core, which includes the poles and is periodic in longitude."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Values = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class LatLonGrid:
-    """``height`` latitudes from pole to pole, south first, and ``width`` longitudes from 0, eastward."""
+    """A grid of ``height`` latitudes from the South to the North Pole and ``width`` longitudes eastward from 0."""
 
     height: int
     width: int
 
     @functools.cached_property
     def latitudes(self) -> Values:
-        """Degrees north, ``(height,)``."""
+        """The latitudes in degrees north, ``(height,)``."""
         return np.linspace(-90, 90, self.height, dtype=np.float64)
 
     @functools.cached_property
     def longitudes(self) -> Values:
-        """Degrees east, ``(width,)``."""
+        """The longitudes in degrees east, ``(width,)``."""
         return np.arange(self.width) * (360 / self.width)
 
     @functools.cached_property
@@ -37,7 +37,7 @@ class LatLonGrid:
 
     @functools.cached_property
     def cell_areas_km2(self) -> Values:
-        """The area of the cell around each point at a latitude, ``(height,)``; all cells make up the sphere."""
+        """The area of a cell at each latitude, ``(height,)``; together, the cells cover the sphere."""
         half = 90 / (self.height - 1)
         edges = np.sin(np.radians(np.clip([self.latitudes - half, self.latitudes + half], -90, 90)))
         areas: Values = EARTH_RADIUS_KM**2 * (edges[1] - edges[0]) * (2 * np.pi / self.width)
@@ -45,12 +45,12 @@ class LatLonGrid:
 
     @property
     def spacing_km(self) -> float:
-        """The coarser of the two spacings at the equator."""
+        """The coarser of the latitude and longitude spacings at the equator."""
         return float(np.radians(max(180 / (self.height - 1), 360 / self.width)) * EARTH_RADIUS_KM)
 
     @functools.cached_property
     def cosines(self) -> Values:
-        """The cosine of the latitude, ``(height, 1)``; at the poles, its value a quarter cell away, so never 0."""
+        """The cosine of the latitude, ``(height, 1)``, taken a quarter cell away from the poles to avoid 0."""
         return np.cos(np.radians(np.minimum(np.abs(self.latitudes), 90 - 45 / (self.height - 1))))[
             :, None
         ]
@@ -66,13 +66,13 @@ class LatLonGrid:
 
 
 def unit_vectors_on_sphere(latitudes: Any, longitudes: Any) -> Values:
-    """Return the unit vectors of places given in degrees; the arguments broadcast, the vectors are the last axis."""
+    """Return the unit vectors of positions in degrees; the arguments broadcast, and the last axis holds each vector."""
     phi, lam = np.broadcast_arrays(np.radians(latitudes), np.radians(longitudes))
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], -1)
 
 
 def great_circle_km(first: Values, second: Values) -> Values:
-    """Return the great-circle distance of unit vectors (last axis 3), accurate even for close or opposite ones."""
+    """Return the great-circle distance between unit vectors (last axis 3), even if they are close or opposite."""
     chord = np.linalg.norm(first - second, axis=-1)
     distances: Values = 2 * EARTH_RADIUS_KM * np.arcsin(np.minimum(chord / 2, 1))
     return distances
@@ -80,5 +80,5 @@ def great_circle_km(first: Values, second: Values) -> Values:
 
 @functools.lru_cache(maxsize=8)
 def lat_lon_grid(height: int, width: int) -> LatLonGrid:
-    """Return the one grid object for this shape, so that its points are computed only once."""
+    """Return the shared grid object of this shape, whose points are computed only once."""
     return LatLonGrid(height, width)

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from trainers.workloads.segmentation.grid import Values
 
 LARGEST_DEGREE = 213
-"""Truncation of large grids (about 190 km, the resolution of a T213 model); its table takes 70 MB."""
+"""The truncation for large grids (about 190 km, as in a T213 model); its Legendre table takes 70 MB."""
 
 Coefficients = NDArray[np.complex128]
 
 
 def harmonic_degree(height: int) -> int:
-    """Return the truncation for a grid of ``height`` latitudes: the usual two thirds of what it could resolve."""
+    """Return the truncation for a grid of ``height`` latitudes: the usual two thirds of what the grid could resolve."""
     return max(4, min(LARGEST_DEGREE, 2 * height // 3))
 
 
 def random_coefficients(
     generator: np.random.Generator, slopes: Sequence[float], degree: int, peak: int
 ) -> Coefficients:
-    """Draw coefficients of one random field per slope, ``(fields, degree + 1, degree + 1)`` by l and m >= 0.
+    """Draw coefficients of one random field per slope, ``(fields, degree + 1, degree + 1)``, indexed by l and m >= 0.
 
     The spectrum falls as ``l ** slope`` beyond ``peak`` and rises as l below it; the field's variance is 1. The
     random numbers of a wave do not depend on the truncation, so that a finer grid shows the same weather.
@@ -46,7 +46,7 @@ def random_coefficients(
 
 
 def harmonic_synthesis(coefficients: Coefficients, height: int, width: int) -> Values:
-    """Return the real fields of coefficients on a grid, ``(fields, height, width)``."""
+    """Return the real fields with these coefficients on a grid, ``(fields, height, width)``."""
     fields, degree = coefficients.shape[0], coefficients.shape[1] - 1
     waves = np.zeros((fields, width // 2 + 1, height), dtype=np.complex128)
     for order, table in enumerate(_legendre_tables(height, degree)[: waves.shape[1]]):
@@ -59,8 +59,8 @@ def harmonic_synthesis(coefficients: Coefficients, height: int, width: int) -> V
 def _legendre_tables(height: int, degree: int) -> list[NDArray[np.float32]]:
     """Return the orthonormal associated Legendre functions for each order m, ``(degree + 1 - m, height)``.
 
-    They are computed by the three-term recurrence in l, which is stable upwards (Press et al., Numerical Recipes,
-    section 6.7).
+    They are computed by the three-term recurrence in l, which is stable for increasing l (Press et al., Numerical
+    Recipes, section 6.7).
     """
     x = np.sin(np.radians(np.linspace(-90, 90, height)))
     cosine = np.sqrt(1 - x * x)

@@ -27,19 +27,19 @@ Ranges = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
 _KEPT_TYPES = ("float16", "float32", "uint8", "int16")
-"""Types of fields that keep their stored type; all others become float32."""
+"""The stored types that fields keep; all other types are converted to float32."""
 
 
 @dataclass(frozen=True)
 class ChannelRange:
-    """Minimum and maximum of each channel over the training set, ``(16,)`` float32 each."""
+    """The minimum and maximum of each channel over the training set, ``(16,)`` float32 each."""
 
     low: Ranges
     high: Ranges
 
 
 def hdf5_sample_files(folder: Path) -> list[Path]:
-    """Return the sample files of ``folder`` in order of their names."""
+    """Return the sample files of ``folder``, ordered by name."""
     if not folder.is_dir():
         raise DataError(
             f"the data folder {folder} does not exist; a DeepCAM folder holds train/*.h5, "
@@ -47,18 +47,18 @@ def hdf5_sample_files(folder: Path) -> list[Path]:
         )
     files = sorted(file for file in folder.glob("*.h5") if file.name != STATS_FILE)
     if not files:
-        raise DataError(f"the data folder {folder} holds no *.h5 file; each sample is one")
+        raise DataError(f"the data folder {folder} holds no *.h5 file; each sample is a file")
     return files
 
 
 def hdf5_sample_shape(file: Path) -> tuple[int, int]:
-    """Return height and width of a sample, reading only the file's header."""
+    """Return the height and width of a sample, reading only the file's header."""
     with _opened(file) as content:
         return _checked_shapes(file, content, None)
 
 
 def hdf5_sample_type(file: Path) -> np.dtype[Any]:
-    """Return the type in which a sample's fields are returned, reading only the file's header."""
+    """Return the type of the fields that :func:`read_hdf5_sample` returns, reading only the file's header."""
     with _opened(file) as content:
         return _handed_on(_dataset(file, content, DATA).dtype)
 
@@ -83,7 +83,7 @@ def _handed_on(stored: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def read_labels(file: Path, shape: tuple[int, int] | None = None) -> Labels:
-    """Return only the labels, ``(height, width)``."""
+    """Return only the labels of a sample, ``(height, width)``."""
     with _opened(file) as content:
         _checked_shapes(file, content, shape)
         return _checked_labels(file, _values(file, content, LABELS))
@@ -149,7 +149,7 @@ def channel_summary_of(fields: NDArray[Any]) -> ChannelSummary:
 
 
 def write_channel_stats(file: Path, summary: ChannelSummary) -> None:
-    """Write a ``stats.h5``."""
+    """Write a summary to a ``stats.h5`` file."""
     import h5py
 
     with h5py.File(file, "w") as content:
@@ -226,7 +226,7 @@ def _checked_shapes(file: Path, content: Any, shape: tuple[int, int] | None) -> 
 
 def _check_finite(file: Path, fields: Fields) -> None:
     with np.errstate(all="ignore"):
-        # a NaN or an infinity makes the sum non-finite, and a sum is cheap; in half precision it could overflow
+        # a NaN or an infinity makes the sum non-finite, and summing is cheap; a half-precision sum could overflow
         if np.isfinite(fields.sum(dtype=np.result_type(fields.dtype, np.float32))):
             return
     broken = np.argwhere(~np.isfinite(fields))

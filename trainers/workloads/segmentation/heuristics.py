@@ -1,4 +1,4 @@
-"""Labels computed from the fields alone, as in the climate data set; tropical cyclones take precedence over rivers."""
+"""Compute labels from the fields alone, as in the climate data set; tropical cyclones take precedence over rivers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def make_heuristic_labels(
     cyclones: CycloneRules | None = None,
     rivers: RiverRules | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the class of each pixel, ``(height, width)``, of fields ``(height, width, 16)`` on CAM5's global grid."""
+    """Return the class of each pixel, ``(height, width)``, for fields ``(height, width, 16)`` on CAM5's global grid."""
     grid = lat_lon_grid(*fields.shape[:2])
     labels = np.zeros(fields.shape[:2], dtype=np.uint8)
     labels[river_mask(fields, grid, rivers)] = RIVER

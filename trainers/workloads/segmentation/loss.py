@@ -1,13 +1,13 @@
-"""The loss per pixel, weighted by the rarity of its class, and the intersection over union.
+"""The loss per pixel, weighted by the rarity of the pixel's class, and the intersection over union.
 
 Class weights, from the share f of pixels in a class:
 
     inverse_sqrt           f^(-1/2), normalized to sum 1                Kurth et al., arXiv:1810.01993
     inverse_eighth_root    f^(-1/8)                                     MLPerf HPC DeepCAM, train.py
 
-The loss is the plain mean over pixels of the weighted cross entropies, as in DeepCAM's losses.py; PyTorch's own mean
-would divide by the sum of the weights, and the sum used by Kurth et al. would make the learning rate depend on the
-number of pixels.
+The loss is the plain mean of the weighted cross entropies over the pixels, as in DeepCAM's losses.py. PyTorch's own
+mean would divide by the sum of the weights, and a sum over the pixels, as used by Kurth et al., would make the learning
+rate depend on the number of pixels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPONENTS = {"none": 0.0, "inverse_sqrt": -1 / 2, "inverse_eighth_root": -1 / 8,
 def class_weights(frequencies: Sequence[float], weighting: str) -> Tensor:
     """Return the weight of each class, ``(classes,)`` float32, from its share of the training pixels.
 
-    Raises :class:`~trainers.errors.DataError` for a class without pixels, unless all classes weigh the same.
+    Raises :class:`~trainers.errors.DataError` for a class without pixels, unless all classes have the same weight.
     """
     if weighting not in EXPONENTS:
         raise JobError(
@@ -57,7 +57,7 @@ def pixel_losses(
 def intersection_over_union(predictions: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Return the IoU of each sample ``(n,)`` float32, averaged over the classes, as in DeepCAM's metric.py.
 
-    ``predictions`` and ``labels`` are classes ``(n, height, width)``. A class that occurs in neither counts as 1.
+    ``predictions`` and ``labels`` are classes ``(n, height, width)``. A class absent from both counts as 1.
     """
     total = torch.zeros(len(labels), device=labels.device)
     for label in range(classes):

@@ -1,6 +1,6 @@
-"""What all samples have in common: continents and mountains, and the mean state at each latitude.
+"""The features that all samples share: continents and mountains, and the mean state at each latitude.
 
-The planet is fictitious and the same for every data set; its zonal means roughly follow the observed ones. Units are
+The planet is fictitious and the same for every data set; its zonal means roughly follow observations. Units are
 degrees, Pa, K, m and m/s.
 """
 

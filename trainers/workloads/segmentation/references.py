@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from trainers.workloads.segmentation.data import ClimateSamples
 
 Predictor = Callable[[Tensor], Tensor]
-"""A function that returns classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
+"""A function that predicts classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
 
 ITERATIONS = 60
 """The maximum number of L-BFGS iterations for each class weighting."""
 
 PIXELS_TO_FIT = 120_000
-"""The number of training pixels to which the linear classifier is fitted, from samples spread over the training set."""
+"""The number of training pixels used to fit the linear classifier, from samples spread over the training set."""
 
 PIXELS_TO_EVALUATE = 1 << 25
 """The maximum number of evaluation pixels compared: 37 samples of 768x1152, or all samples if they are small."""
 
 
 def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
-    """Return the IoU on the evaluation samples, or on only the first of them if they are many and large."""
+    """Return the IoU on the evaluation samples, or on the first few if there are many large samples."""
     total = sum(
         float(intersection_over_union(predict(fields), labels, samples.classes).double().sum())
         for fields, labels in evaluation_batches(samples)
@@ -63,7 +63,7 @@ def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor
 
 
 def majority_class(samples: ClimateSamples) -> Predictor:
-    """Return a predictor of the most frequent class among the training pixels, everywhere."""
+    """Return a predictor that assigns the most frequent class of the training pixels to every pixel."""
     frequencies = list(samples.class_frequencies)
     label = frequencies.index(max(frequencies))
     return lambda fields: torch.full((len(fields), *fields.shape[2:]), label)
@@ -71,9 +71,9 @@ def majority_class(samples: ClimateSamples) -> Predictor:
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """Scores ``fields * weight + bias`` of each pixel; ``weight`` is ``(classes, channels)``, ``bias`` ``(classes,)``.
+    """Scores each pixel by ``fields * weight + bias``; ``weight`` is ``(classes, channels)``, ``bias`` ``(classes,)``.
 
-    ``weighting`` is the class weighting used in the fit, ``training_iou`` the fit's IoU on the training samples.
+    ``weighting`` is the class weighting used in the fit, and ``training_iou`` is the fit's IoU on the training samples.
     """
 
     weight: Tensor
@@ -82,7 +82,7 @@ class LinearClassifier:
     training_iou: float
 
     def __call__(self, fields: Tensor) -> Tensor:
-        """Return classes ``(n, height, width)`` of fields ``(n, channels, height, width)``."""
+        """Return classes ``(n, height, width)`` for fields ``(n, channels, height, width)``."""
         return (
             torch.einsum("kc,nchw->nkhw", self.weight, fields) + self.bias.view(-1, 1, 1)
         ).argmax(1)
@@ -112,14 +112,14 @@ def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
 
 
 def _weights(frequencies: Tensor, weighting: str) -> Tensor:
-    """Return the class weights among the classes present in the pixels, ``(classes,)``; 0 for the others."""
+    """Return the weights of the classes present in the pixels, and 0 for absent classes, ``(classes,)``."""
     weights = torch.zeros_like(frequencies)
     weights[frequencies > 0] = class_weights(frequencies[frequencies > 0].tolist(), weighting)
     return weights
 
 
 def _fit(pixels: Tensor, labels: Tensor, class_weight: Tensor, start: Tensor) -> Tensor:
-    """Minimize the weighted cross entropy; return coefficients ``(channels + 1, classes)``."""
+    """Minimize the weighted cross entropy and return the coefficients ``(channels + 1, classes)``."""
     coefficients = start.clone().requires_grad_()
     search = torch.optim.LBFGS(
         [coefficients],

@@ -1,14 +1,14 @@
-"""Atmospheric rivers by the published heuristics of Kurth et al. (section III-A) and the released label scripts.
+"""Detect atmospheric rivers by the heuristics of Kurth et al. (section III-A) and the released label scripts.
 
-The vapour transport is approximated by |(U850, V850)| * QREFHT, because CAM5's output has wind only at 850 hPa; it is
-damped towards the equator by 1 - exp(-latitude^2 / (2 * 10^2)), and its global percentile is subtracted (95 in the
-first script, 94 in the later one). Connected positive cells form one region, and regions that are long and narrow are
-kept.
+The vapour transport is approximated by |(U850, V850)| * QREFHT, because CAM5's output has wind only at 850 hPa. The
+transport is damped towards the equator by 1 - exp(-latitude^2 / (2 * 10^2)), and its global percentile is subtracted
+(the 95th in the first script, the 94th in the later one). Connected positive cells form one region, and only long,
+narrow regions are kept.
 
 Departures from the scripts: regions continue across the date line (the scripts cut them there), and the width is the
-area over the diagonal (the script divides by the north-south extent, so that a river's direction decides whether it is
-kept). On a grid coarser than about 400 km a river is at least two to three cells wide, and the width limit is adapted
-to that.
+area over the diagonal (the script divides by the north-south extent, so that whether a river is kept depends on its
+direction). On a grid coarser than about 400 km, a river is at least two to three cells wide, and the width limit is
+raised accordingly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CELLS_ACROSS = 2.5
 
 @dataclass(frozen=True)
 class RiverRules:
-    """Thresholds, in percent of all cells, degrees and km."""
+    """Detection thresholds in percent of all cells, degrees and km."""
 
     percentile: float = 95.0
     damping_latitude: float = 10.0
@@ -44,7 +44,7 @@ class RiverRules:
 def river_mask(
     fields: NDArray[np.float32], grid: LatLonGrid, rules: RiverRules | None = None
 ) -> Mask:
-    """Return a mask of the atmospheric rivers, ``(height, width)``, in fields ``(height, width, 16)``."""
+    """Return a mask ``(height, width)`` of the atmospheric rivers in fields ``(height, width, 16)``."""
     rules = rules or RiverRules()
     regions, count = periodic_regions(transport_anomaly(fields, grid, rules) > 0)
     keep = np.zeros(count + 1, dtype=bool)
@@ -69,7 +69,7 @@ def transport_anomaly(fields: NDArray[np.float32], grid: LatLonGrid, rules: Rive
 
 
 def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
-    """Number the regions of edge-connected cells from 1, even across the date line; 0 is outside."""
+    """Number the regions of edge-connected cells from 1, also across the date line; 0 marks cells in no region."""
     regions, count = ndimage.label(mask)
     parent = np.arange(count + 1)
     for west, east in np.unique(np.stack([regions[:, 0], regions[:, -1]], 1), axis=0).tolist():
@@ -84,7 +84,7 @@ def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
 def diagonal_km(region: Mask, latitudes: Values, grid: LatLonGrid) -> float:
     """Return the great-circle diagonal of the box around a region, which may cross the date line.
 
-    Over more than half of the globe the great circle would turn back, so the diagonal is then measured in two legs.
+    For a box wider than half of the globe, the great circle would turn back, so the diagonal is measured in two legs.
     """
     extent = _longitude_extent(np.any(region, axis=0)) * (360 / grid.width)
     south, north = latitudes[[0, -1]]
@@ -96,7 +96,7 @@ def diagonal_km(region: Mask, latitudes: Values, grid: LatLonGrid) -> float:
 
 
 def _longitude_extent(columns: Mask) -> int:
-    """Return the steps from the first to the last column of a box on the circle, which omits only the widest gap."""
+    """Return the number of steps from the first to the last column of the box that omits the circle's widest gap."""
     taken = np.flatnonzero(columns)
     gaps = np.diff(np.append(taken, taken[0] + len(columns)))
     return int(len(columns) - gaps.max())

@@ -1,6 +1,6 @@
-"""Pictures of a trained model for the report: a few samples, and the IoU of the baselines.
+"""Sample predictions of a trained model for the report, and the IoU of the baselines.
 
-    {"title": ..., "samples": how many evaluation samples were compared on,
+    {"title": ..., "samples": number of evaluation samples used for comparison,
      "references": {"majority class": IoU, "per-pixel linear classifier": IoU},
      "classes": [the name of each label],
      "panels": [{"name": ..., "fields": {"TMQ": rows of whole numbers 0..255, ...}, "labels": rows of labels,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PANELS = 3
 LARGEST_WIDTH = 160
 SHOWN_CHANNELS = ("TMQ", "U850", "PSL")
-"""The fields shown: moisture shows the rivers, wind shows both, sea-level pressure shows the cyclones."""
+"""The fields shown: moisture shows rivers, sea-level pressure shows cyclones, and wind shows both."""
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def sample_images(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
 def shown_samples(samples: ClimateSamples) -> list[int]:
     """Return the evaluation samples with the most of both rare classes, relative to their mean shares, best first.
 
-    The choice depends only on the labels, so that it does not flatter the model.
+    The choice depends only on the labels, so it cannot favour the model.
     """
     counts = torch.cat(
         [

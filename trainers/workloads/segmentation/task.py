@@ -1,6 +1,6 @@
-"""Climate segmentation: which pixels belong to a tropical cyclone, which to an atmospheric river?
+"""Climate segmentation: label the pixels that belong to tropical cyclones and atmospheric rivers.
 
-Data options: those of :mod:`~trainers.workloads.segmentation.data` (``source`` and its options), and ``model``,
+Data options: all options of :mod:`~trainers.workloads.segmentation.data` (``source`` and its options), ``model``,
 ``model_width``, ``dropout`` and ``prior_bias``.
 """
 
@@ -86,7 +86,7 @@ class SegmentationWorkload(Workload):
         return Tiramisu(self.model_name, channels, classes, self.model_width, norm, self.dropout)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Return fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
+        """Return fields ``(n, height, width, 16)`` and labels ``(n, height, width)`` as stored."""
         return self.samples.training_batch(indices, epochs, seed)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
@@ -105,11 +105,11 @@ class SegmentationWorkload(Workload):
         return self._weights[weighting, device]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Return fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
+        """Return fields ``(n, height, width, 16)`` and labels ``(n, height, width)`` as stored."""
         return self.samples.evaluation_batch(indices)
 
     def use_device(self, device: torch.device) -> None:
-        """Set where the batches are used."""
+        """Set the device that uses the batches."""
         self.samples.use_device(device)
 
     def prepare(self, batch: Batch) -> Batch:
@@ -128,12 +128,12 @@ class SegmentationWorkload(Workload):
         }
 
     def sample_images(self, model: nn.Module) -> dict[str, Any]:
-        """Return a trained model's pictures for the report, as plain JSON values; see :mod:`.sample_images`."""
+        """Return sample predictions of a trained model for the report, as JSON values; see :mod:`.sample_images`."""
         return sample_images(model, self.samples)
 
 
 def start_at_shares(classifier: nn.Conv2d, frequencies: Sequence[float]) -> None:
-    """Initialize the last convolution so that each pixel's probabilities are the classes' shares of the training set.
+    """Initialize the last convolution so that each pixel's class probabilities equal the shares in the training set.
 
     This follows Lin et al., arXiv:1708.02002, section 4.1 (weights N(0, 0.01)); otherwise the first epochs are spent
     learning that nearly all pixels are background.

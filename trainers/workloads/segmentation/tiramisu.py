@@ -1,16 +1,16 @@
 """Tiramisu (FC-DenseNet, Jegou et al., arXiv:1611.09326) as modified by Kurth et al. (arXiv:1810.01993).
 
-Kurth et al. double the growth rate to 32, use 5x5 filters, and dense blocks of 2, 2, 2, 4 and 5 layers, the last at
+Kurth et al. double the growth rate to 32 and use 5x5 filters and dense blocks of 2, 2, 2, 4 and 5 layers, the last at
 1/16 of the grid. The layers are as in their released code (azrael417/ClimDeepLearn, tiramisu_model.py):
 
     first           5x5 to 64
     down            dense block; 1x1 of stride 2 that keeps the number of features
-    up              transposed 3x3 of the features that the block below added, joined with those from the way down;
-                    dense block
+    up              transposed 3x3 of the features that the block below added, concatenated with the features from the
+                    down path; dense block
     last            1x1 to the classes
 
 Each convolution except the transposed ones and the last is followed by normalization (the released code omits it by
-default), ReLU and dropout; Jegou et al. put the first two before it. The initialization is He's uniform one.
+default), ReLU and dropout; Jegou et al. put normalization and ReLU before it. The initialization is He uniform.
 
 The small network has blocks of 2, 2 and 2 layers and 3x3 filters. ``width`` is the growth rate; the first
 convolution has twice as many features.
@@ -30,14 +30,14 @@ from trainers.workloads.segmentation.blocks import (
 )
 
 LAYERS = {"tiramisu": (2, 2, 2, 4, 5), "tiramisu_small": (2, 2, 2)}
-"""The number of layers in each dense block on the way down."""
+"""The number of layers in each dense block of the down path."""
 
 FILTERS = {"tiramisu": 5, "tiramisu_small": 3}
-"""The number of rows and columns of the dense blocks' filters."""
+"""The filter size (rows and columns) in the dense blocks."""
 
 
 class Tiramisu(nn.Module):
-    """Class scores of every pixel, on a grid of any size; ``dropout`` is the share of dropped features."""
+    """Tiramisu: class scores for each pixel on a grid of any size; ``dropout`` is the share of features dropped."""
 
     def __init__(
         self, name: str, channels: int, classes: int, width: int, norm: Norm, dropout: float = 0.0
@@ -75,7 +75,7 @@ class Tiramisu(nn.Module):
         initialize_he_uniform(self)
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Return scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
+        """Return scores ``(n, classes, height, width)`` for fields ``(n, channels, height, width)``."""
         x = self.first(fields.contiguous(memory_format=network_memory_format(fields.device.type)))
         skipped = []
         for block, shrink in zip(self.down, self.shrink, strict=True):
@@ -91,7 +91,7 @@ class Tiramisu(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Layers that each receive the block's input and the features of all previous layers in it."""
+    """A block of layers that each receive the block's input and the features of all its previous layers."""
 
     def __init__(self, layers: list[nn.Sequential]) -> None:
         super().__init__()

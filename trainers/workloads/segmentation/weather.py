@@ -17,7 +17,7 @@ from trainers.workloads.segmentation.grid import (
 )
 from trainers.workloads.segmentation.planet import AIR_DENSITY, ROTATION
 
-_CELLS_OF_EYE = 1.0  # a storm must be resolved: minimum cells from its centre to its wind maximum
+_CELLS_OF_EYE = 1.0  # minimum number of cells from a storm's centre to its wind maximum
 _CELLS_OF_RIVER = 0.8
 
 
@@ -39,7 +39,7 @@ class TropicalCyclone:
 
 @dataclass(frozen=True)
 class AtmosphericRiver:
-    """An atmospheric river: its axis from its tropical to its polar end, ``(points, 2)`` latitude and longitude.
+    """An atmospheric river, whose axis ``(points, 2)`` gives latitude and longitude from its tropical to its polar end.
 
     Angles are in degrees; jet: the maximum wind along the axis (m/s); half_width: the distance at which the wind has
     fallen to 1/e (km).
@@ -51,14 +51,14 @@ class AtmosphericRiver:
 
     @property
     def length_km(self) -> float:
-        """The length along the axis."""
+        """The length of the river along its axis."""
         points = unit_vectors_on_sphere(self.axis[:, 0], self.axis[:, 1])
         return float(great_circle_km(points[1:], points[:-1]).sum())
 
 
 @dataclass
 class WeatherState:
-    """The state of the air before it is written as channels, ``(height, width)`` each; planting adds to it.
+    """The state of the air before conversion to channels, ``(height, width)`` each; planted events are added to it.
 
     eastward, northward: wind at 850 hPa (m/s); pressure: at sea level (Pa); low, middle, high: temperature near
     the surface, at 500 and at 200 hPa (K); humidity: relative, near the surface; column: factor on the
@@ -102,7 +102,7 @@ def draw_cyclone(
 
 
 def draw_atmospheric_river(generator: np.random.Generator) -> AtmosphericRiver:
-    """Draw a river that leaves the subtropics eastward and bends to the pole, 2,500 to 5,000 km long."""
+    """Draw a river, 2,500 to 5,000 km long, that leaves the subtropics eastward and bends towards the pole."""
     start, length, bend, heading, jet, half_width, longitude, side = generator.random(8)
     hemisphere = 1.0 if side < 0.5 else -1.0
     arcs = np.linspace(0, 1, 48)
@@ -120,7 +120,7 @@ def draw_atmospheric_river(generator: np.random.Generator) -> AtmosphericRiver:
 def plant_cyclone(state: WeatherState, cyclone: TropicalCyclone, grid: LatLonGrid) -> None:
     """Add a vortex of low pressure, with a ring of wind, a warm core, moist air and rain.
 
-    Pressure and wind are Holland's (eqs. 1 and 5, gradient wind), fading out beyond six radii of maximum wind.
+    Pressure and wind follow Holland (eqs. 1 and 5, gradient wind) and fade out beyond six radii of maximum wind.
     """
     centre = unit_vectors_on_sphere(cyclone.latitude, cyclone.longitude)
     size, deficit, shape = cyclone.radius_of_maximum_wind, cyclone.pressure_deficit, cyclone.shape
@@ -172,7 +172,7 @@ def plant_atmospheric_river(state: WeatherState, river: AtmosphericRiver, grid: 
     sheltered = ends * np.exp(-((distance / 900) ** 2))
     across = (
         0.5e3 * np.sqrt(np.pi) * 1.35 * width * erf(left / (1.35 * width))
-    )  # m: the jet's integral over left
+    )  # m: the integral of the jet's profile across the axis
     state.pressure[near] -= (
         AIR_DENSITY * 2 * ROTATION * points[:, 2] * river.jet * across * sheltered
     )
@@ -205,7 +205,7 @@ def _around(points: Values, centre: Values) -> tuple[Values, Values]:
 
 
 def _spiral_bands(east: Values, north: Values, radii: Values, sign: float) -> Values:
-    """Return a factor of 0.6 to 1.4, in two arms that wind inwards with the rotation; it is 1 within the eye."""
+    """Return a factor of 0.6 to 1.4 that forms two arms spiralling inwards with the rotation, and is 1 in the eye."""
     arms = np.cos(2 * np.arctan2(north, east) + sign * 2.5 * np.log(np.maximum(radii, 0.3)))
     bands: Values = 1 + 0.4 * arms * np.clip(radii - 0.3, 0, 1)
     return bands
