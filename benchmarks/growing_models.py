@@ -143,6 +143,18 @@ CASES = (
     ),
     Case("large", _LARGE, (0.00025, 0.0005, 0.001, 0.002, 0.004), (100,), 5),
     Case(
+        "large-lamb",
+        _with(
+            _LARGE,
+            "search",
+            optimizer="lamb",
+            learning_rate={"log_uniform": [0.001, 0.4], "role": "scaled"},
+        ),
+        (0.002, 0.004, 0.008, 0.016, 0.032),
+        (100,),
+        5,
+    ),
+    Case(
         "large-mup",
         _with(_LARGE, "data", parametrization="mup", base_width=32),
         (0.002, 0.004, 0.008, 0.016, 0.032),

@@ -219,7 +219,7 @@ def _train(
 
 
 def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> AnyTraining:
-    """Return the training before its first update. The job does not hold the data path, so checkpoints can be moved."""
+    """Return the run before its first update. The job does not hold the data path, so checkpoints can be moved."""
     from trainers.begin import begin_training
     from trainers.workloads import load_workload
 

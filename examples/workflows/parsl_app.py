@@ -1,4 +1,4 @@
-"""Run several studies at once with Parsl, one per optimizer: the server's workers sweep them, this script compares.
+"""Run one study per optimizer with Parsl: the server's workers sweep them, and this script compares the results.
 
     pip install largebatch parsl
     export HPO_SERVER=http://127.0.0.1:8642 HPO_TOKEN=lb_...

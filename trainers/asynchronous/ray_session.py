@@ -93,7 +93,7 @@ def check_ray_version(version: str) -> None:
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
         raise CommunicationError(
-            f"Ray must be {least} or later, whose ports require a token, but got {version}: "
+            f"Ray must be at least {least}, which requires a token on its ports, but got {version}: "
             f"pip install "
             f"'ray[tune]>={least}'"
         )

@@ -39,8 +39,8 @@ class AdasumExchange(Protocol):
 
 
 def adasum_(flat: Tensor, sizes: Sequence[int], exchange: AdasumExchange) -> None:
-    """Replace ``flat``, shape ``(numbers,)``, with its Adasum over the workers, separately for each run of ``sizes``
-    numbers.
+    """Replace ``flat``, shape ``(numbers,)``, with its Adasum over the workers, separately for each stretch of
+    ``sizes`` numbers.
 
     The number of workers must be a power of two. Numbers are sent in the data type of ``flat`` and combined in fp32;
     the inner products are summed in fp64.

@@ -59,8 +59,8 @@ class Communicator(Protocol):
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
         """Start combining ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
-        Each run of ``sizes`` numbers is combined separately, like the gradient of one layer. The number of workers must
-        be a power of two. The numbers after the last run are undefined.
+        Each stretch of ``sizes`` numbers, such as the gradient of one layer, is combined separately. The number of
+        workers must be a power of two. The numbers after the last stretch are undefined.
         """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:

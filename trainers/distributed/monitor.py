@@ -40,7 +40,7 @@ class _Beat:
 
 
 class HeartbeatMonitor:
-    """The heartbeat of one worker, which also watches the heartbeats of the other workers.
+    """Sends the heartbeats of one worker, and watches the heartbeats of the other workers.
 
     All workers must reach ``store``; ``beat_seconds`` is the time between heartbeats; ``holder`` names the process
     that serves the store, so that its loss can be reported too.

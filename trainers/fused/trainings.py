@@ -87,7 +87,7 @@ class FusedTrainings:
             raise JobError("there are no training runs to advance; add one first")
         for training in self.trainings:
             if training.finished:
-                raise JobError(f"a training run has finished: {training.progress.reason}; remove it")
+                raise JobError(f"a run has finished: {training.progress.reason}; remove it")
         if len(self._members) == 1 and not self._members[0].losses:
             return [self._advance_alone(self._members[0])]
         started = time.perf_counter()

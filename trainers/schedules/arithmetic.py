@@ -27,7 +27,7 @@ class Arithmetic(Protocol[Value]):
     def choose(
         self, condition: Any, then: Callable[[], Value], otherwise: Callable[[], Value]
     ) -> Value:
-        """Return one of two values, by the result of a comparison."""
+        """Return one of two values, depending on the result of a comparison."""
 
     def by_milestones(
         self, epochs: Value, milestones: Sequence[float], values: Sequence[float]

@@ -1,4 +1,4 @@
-"""Read runs from a file with one JSON object per line: lists of numbers are curves by epoch, the rest single values."""
+"""Read runs from a JSON Lines file: lists of numbers are curves by epoch, numbers and texts are single values."""
 
 import json
 from pathlib import Path

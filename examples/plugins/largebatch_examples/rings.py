@@ -1,4 +1,4 @@
-"""Classify generated points by the ring they lie on, one of two, with a two-layer network."""
+"""Classify generated points by which of two rings they lie on, with a two-layer network."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

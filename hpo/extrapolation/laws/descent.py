@@ -78,7 +78,7 @@ class DescentLaw:
         return float(log_speedup(self.lags)[0])
 
     def log_noise_scale(self, values: Values) -> Array:
-        """Return the log of the batch size B_n at which the best rate, r_max / (1 + B_n / B) in both limits, levels off."""
+        """Return the log of the batch size at which the best rate levels off, B_n in r_max / (1 + B_n / B)."""
         decay = np.exp(values["descent.log_decay"])
         return np.asarray(values["log_critical"] - np.log1p(decay) / decay)
 

@@ -6,9 +6,9 @@ A batch size or settings that need f times the epochs to reach a target get as f
 
     log S = log S_min + r log f(batch, settings)
 
-where f is as in the laws of the epochs to target, and r is an unknown. S is a loss, or the odds (1 - m) / m against
-a metric m (:class:`trainers.job.Question`). An irreducible part of the loss makes r smaller; it is not modelled separately,
-because runs of a single length cannot separate the two.
+where f is as in the laws of the epochs to target, and r is an unknown. S is a loss, or the odds (1 - m) / m against a
+metric m (:class:`trainers.job.Question`). An irreducible part of the loss makes r smaller; it is not modelled
+separately, because runs of a single length cannot separate the two.
 """
 
 from __future__ import annotations
