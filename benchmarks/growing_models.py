@@ -2,9 +2,10 @@
 
 ``standard`` and ``mup``: language models with AdamW. Each sweep trains widths 32 and 64 at batches 16 to 64 for an
 eighth and a half of the samples, and forecasts the loss of width 128 at batch 128 for all of them; mup has base width
-32. ``lamb``: the same in the standard parametrization with LAMB. ``resnet`` and ``resnet-mup``: residual networks on
-digits with SGD. Each sweep trains widths 4 and 8 at batches 32 to 128, and forecasts the epochs of width 32 at batch
-256 to an accuracy of 0.96; mup has base width 4.
+32. ``lamb``: the same in the standard parametrization with LAMB. ``large``, ``large-mup`` and ``large-lamb``: widths 32
+to 128 at batches 16 to 128 for a twelfth and a third of the samples forecast width 256 at batch 1024. ``resnet`` and
+``resnet-mup``: residual networks on digits with SGD. Each sweep trains widths 4 and 8 at batches 32 to 128, and
+forecasts the epochs of width 32 at batch 256 to an accuracy of 0.96; mup has base width 4.
 
 The truth is a grid of rates at the full scale, each with several seeds, that no sweep sees; ``regret`` is how far
 the loss or the epochs of a rate, on the curve through the grid's means, exceed the minimum. The curve of losses is a

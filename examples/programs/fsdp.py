@@ -1,4 +1,4 @@
-"""Train on handwritten digits with FSDP2, which shards parameters, gradients and optimizer, and DCP checkpoints."""
+"""Train on handwritten digits with FSDP2 (sharded parameters, gradients and optimizer state) and DCP checkpoints."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Train on handwritten digits with Accelerate: its launcher, its loop and its gradient accumulation."""
+"""Train on handwritten digits with Accelerate's launcher, loop and accumulation, on any number of workers."""
 
 import argparse
 import os

@@ -1,9 +1,9 @@
-"""The shared memory of fused training runs: parameters, optimizer state and buffers, stacked to (K, ...).
+"""The common memory of fused training runs: parameters, optimizer state and buffers, stacked to (K, ...).
 
 The K copies of a parameter of shape (...) are adjacent in memory. All parameters thus form one tensor ``(elements,)``
 that one operation can update, and each stacked parameter is a view ``(K, ...)`` of that tensor::
 
-    first parameter of training 0, of training 1, ..., second parameter of training 0, of training 1, ...
+    first parameter of run 0, of run 1, ..., second parameter of run 0, of run 1, ...
 
 The parameters, states and buffers of each training run are views of the same memory, so code that reads or writes them,
 such as a checkpoint, works as in an ordinary run.
@@ -22,7 +22,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 
 
 class StackedMemory:
-    """The tensors of ``K`` training runs of one model, moved into shared memory on creation.
+    """The tensors of ``K`` training runs of one model, moved into common memory on creation.
 
     Attributes:
         parameters: all trained parameters, ``(elements,)``, the leaf of the graph. states: the optimizers' tensors by

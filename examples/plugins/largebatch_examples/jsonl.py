@@ -1,4 +1,4 @@
-"""Read runs from a JSON Lines file: lists of numbers are curves by epoch, numbers and texts are single values."""
+"""Read runs from a JSON Lines file: lists of numbers are curves by epoch, numbers and strings are single values."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Warm restarts (Loshchilov and Hutter, arXiv:1608.03983, equation 5).
 
-With t from 0 to 1 between two restarts and e = ``end_learning_rate_factor``, the rate is the peak times
+As t goes from 0 to 1 between two restarts, with e = ``end_learning_rate_factor``, the rate is the peak times
 e + (1 - e) (1 + cos(pi t)) / 2.
 """
 
