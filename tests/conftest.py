@@ -15,6 +15,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import functools
 import gc
+import itertools
 import re
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -50,8 +51,13 @@ ONE_RAY_TRAININGS = (
     "tuning/test_sweeps.py",
     "tuning/test_trial_workers.py",
 )
+BROWSER = (
+    "dashboard/test_browser_path.py",
+    "dashboard/test_browser_access.py",
+    "dashboard/test_browser_live.py",
+)
 COSTLY = {
-    ("dashboard/test_browser_path.py", "dashboard/test_browser_access.py"): 60,  # one server
+    BROWSER[:2]: 60,
     ONE_RAY_TRAININGS: 50,
     ("storage/test_store_sqlite.py",): 38,
     ("dashboard/test_report.py",): 38,
@@ -77,38 +83,60 @@ COSTLY = {
 }
 """Seconds that the slowest test files take in `make test` with three processes on two cores; these files run first.
 
-Files listed together share one Ray instance (:func:`one_ray`) if one process runs them.
+Files listed together share one Ray instance (:func:`one_ray`) or one server if one process runs them.
 """
 COSTLY_IF_SLOW = {
-    ONE_RAY_TRAININGS: 400,
+    ONE_RAY_PROGRAMS: 380,
+    ("test_documents.py",): 230,
+    ONE_RAY_TRAININGS: 180,
+    BROWSER: 150,
+    ("interfaces/test_plugin_example.py",): 120,
+    ("interfaces/test_strangers_programs.py",): 110,
+    ("test_distribution.py",): 100,
     ("storage/test_store_postgresql.py",): 90,
-    ("dashboard/test_browser_live.py", "dashboard/test_browser_access.py"): 60,
-    ONE_RAY_PROGRAMS: 300,
-    ("service/test_fault_workers.py",): 150,
-    ("test_distribution.py",): 110,
-    ("planning/test_launchers_training.py",): 100,
-    ("service/test_plain_install.py",): 85,
+    ("planning/test_launch_restarts.py",): 70,
+    ("planning/test_launchers_training.py",): 70,
+    ("service/test_fault_workers.py",): 70,
     ("tuning/test_killed_sweep.py",): 70,
-    ("trainers/test_shared_optimizers.py",): 70,
-    ("trainers/test_lost_workers.py",): 67,
-    ("test_documents.py",): 60,
-    ("interfaces/test_study_folder.py",): 60,
-    ("extrapolation/test_extrapolation_score.py",): 60,
-    ("planning/test_sweep_scripts.py",): 60,
-    ("trainers/test_workers.py",): 58,
-    ("tuning/test_ray_session.py",): 53,
-    ("planning/test_throughput_score.py",): 50,
-    ("service/test_stop_heard.py",): 48,
-    ("trainers/test_framework_callbacks.py",): 46,
-    ("service/test_agents.py",): 42,
-    ("service/test_study_limits.py",): 42,
-    ("planning/test_launch_restarts.py",): 41,
+    ("service/test_damaged_rows.py",): 60,
+    ("trainers/test_shared_optimizers.py",): 60,
+    ("trainers/test_workers.py",): 50,
+    ("service/test_plain_install.py",): 50,
+    ("extrapolation/test_extrapolation_score.py",): 50,
+    ("planning/test_sweep_scripts.py",): 50,
+    ("tuning/test_ray_session.py",): 45,
+    ("interfaces/test_hydra_sweeper.py",): 40,
+    ("interfaces/test_study_folder.py",): 40,
+    ("trainers/test_framework_callbacks.py",): 40,
+    ("trainers/test_lost_workers.py",): 40,
     ("extrapolation/test_forecast_recovery.py",): 40,
-    ("trainers/test_reducer.py",): 37,
-    ("service/test_openapi.py",): 33,
-    ("extrapolation/test_warmup_law.py",): 20,
+    ("service/test_stop_heard.py",): 40,
+    ("service/test_study_limits.py",): 40,
+    ("service/test_agents.py",): 35,
+    ("planning/test_throughput_score.py",): 35,
+    ("trainers/test_program_memory.py",): 30,
+    ("trainers/test_reducer.py",): 30,
+    ("interfaces/test_assistant_tools.py",): 25,
+    ("past_runs/test_trackers_beside.py",): 25,
+    ("service/test_openapi.py",): 25,
+    ("service/test_fit_process.py",): 20,
+    ("interfaces/test_python_api.py",): 20,
+    ("interfaces/test_coming_from.py",): 20,
+    ("interfaces/test_sample_images_of_a_launch.py",): 15,
+    ("extrapolation/test_warmup_law.py",): 15,
 }
-"""Seconds that the files with the longest tests marked slow take."""
+"""The same for the tests that are marked slow."""
+
+
+def total_costs(*tables: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
+    """Return the sums of tables of costs; groups that share a file become one group."""
+    totals: dict[tuple[str, ...], float] = {}
+    for files, cost in (item for table in tables for item in table.items()):
+        alike = [group for group in totals if set(group) & set(files)]
+        seconds = cost + sum(totals.pop(group) for group in alike)
+        totals[tuple(dict.fromkeys(itertools.chain(files, *alike)))] = seconds
+    return totals
+
 
 TESTS = Path(__file__).parent
 
@@ -148,10 +176,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
-        slow = all(item.get_closest_marker("slow") for item in items)
-        order = dealt(
-            [item.nodeid for item in items], processes, COSTLY_IF_SLOW if slow else COSTLY
-        )
+        slow = {item.get_closest_marker("slow") is not None for item in items}
+        costs = total_costs(*(COSTLY_IF_SLOW if each else COSTLY for each in slow))
+        order = dealt([item.nodeid for item in items], processes, costs)
         items[:] = [items[number] for number in order]
 
 

@@ -1,8 +1,8 @@
 """End a process together with its launcher, however the launcher ends.
 
 A launcher sets ``HPO_LAUNCHER`` to its ``host:pid``. On that host, a process whose parent is the launcher asks Linux
-for a signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)). Every other process of the run checks twice a second
-whether the launcher still exists.
+for a signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)). It and every other process of the run also check
+twice a second whether the launcher still exists.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def error_of_request(
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None) -> float:
-    """Return the seconds of Retry-After, given as a number or a date (RFC 9110, 10.2.3); 0 if absent."""
+    """Return the value of Retry-After in seconds, given as a number or a date (RFC 9110, 10.2.3); 0 if absent."""
     text = headers.get("retry-after", "").strip()
     if not text:
         return 0.0

@@ -23,7 +23,8 @@ class MeanEpochs:
     """The geometric mean of the epochs to target of one plan's runs, with its relative standard error.
 
     ``error`` is None for a single run. ``lost`` is how many of the ``runs`` did not reach the target; they are excluded
-    from the mean and its error. If the ``question`` has a fixed budget, ``epochs`` is the shortfall at its end.
+    from the mean and its error. If the ``question`` has a fixed budget, ``epochs`` holds
+    the distance from a perfect metric at its end instead.
     """
 
     epochs: float

@@ -71,7 +71,7 @@ def _growth(settings: Any) -> Iterator[str]:
     if settings.decay != "step":
         yield (
             "batch_control 'grow' grows the batch where decay 'step' would lower the rate, but got decay "
-            f"{settings.decay!r}; set decay 'step' and decay_milestones, or batch_control 'piecewise'"
+            f"{settings.decay!r}; set decay to 'step' and give decay_milestones, or set batch_control to 'piecewise'"
         )
 
 

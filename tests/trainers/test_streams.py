@@ -186,7 +186,7 @@ def test_a_stream_has_no_index_and_no_asynchronous_replicas():
     with pytest.raises(WorkloadError, match="StreamedDigits come as a stream"):
         workload.training_batch(torch.arange(2), torch.zeros(2), 0)
     training = begun(job("streamed:StreamedDigits", {}))
-    with pytest.raises(WorkloadError, match="set update_mode 'synchronous'"):
+    with pytest.raises(WorkloadError, match="set update_mode to 'synchronous'"):
         training.loader.micro_batches(0, every=2)
     assert 0 < host_seconds_per_sample(workload, 32) < 0.1
 

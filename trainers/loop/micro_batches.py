@@ -106,7 +106,7 @@ class MicroBatchLoader:
         if every != 1:
             raise WorkloadError(
                 f"asynchronous training reads samples by index, but the samples of {type(self._workload).__name__} "
-                "come as a stream; set update_mode 'synchronous'"
+                "come as a stream; set update_mode to 'synchronous'"
             )
         first = int(self._batch_schedule.samples(first_step)) // self._part.size
         queue = training_queue(self._workload, self._seed, self._part, first)

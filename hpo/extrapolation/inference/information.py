@@ -120,8 +120,8 @@ def training_information(
     """
     if not len(posterior.model.trials):
         raise EvidenceError(
-            "the value of runs is computed from single trials, but the evidence holds "
-            "means of tuned rows; give the single runs, one per row"
+            "what more runs would gain is computed from single runs, but the evidence holds "
+            "means over runs; give one row per run"
         )
     laws = _Linearised(
         thin_posterior(posterior, PARTICLES), float(np.log(global_batch_size)), rungs

@@ -239,7 +239,7 @@ def _features(
 
 
 def _middle(setting: ScaledSetting) -> float:
-    """Return the middle of the searched range, about which the square is taken."""
+    """Return the midpoint of the search range, where the quadratic term is zero."""
     low, high = setting.low, setting.high
     if low is None or high is None:
         return 0.0

@@ -72,7 +72,7 @@ class ModelledRates:
         )
 
     def evaluation_seconds(self, placement: Placement) -> float:
-        """Return the seconds of one evaluation, the median of its interval."""
+        """Return the duration of one evaluation in seconds, the median of its interval."""
         from hpo.planning.timing.step_time import evaluation_time
 
         return evaluation_time(
@@ -180,7 +180,7 @@ def step_options(settings: TrainingSettings) -> StepOptions:
 
 
 def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> Interval:
-    """Return the seconds of training for ``epochs`` at ``rate`` samples per second, combining both intervals' ends.
+    """Return the seconds that ``epochs`` take at ``rate`` samples per second, combining the ends of both intervals.
 
     This is for a rate known only by its interval: seconds = epochs * train_samples / rate.
     """

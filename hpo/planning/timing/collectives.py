@@ -303,7 +303,7 @@ ALL_REDUCES: dict[str, Callable[[RankLayout], AllReduceSchedule]] = {
 def all_reduce_seconds(
     name: str, size: Number, layout: RankLayout, links: CollectiveLinks
 ) -> Number:
-    """Return the seconds of the all-reduce ``name`` of ``size`` bytes; ``auto`` is the faster of ring and tree.
+    """Return the seconds that the all-reduce ``name`` of ``size`` bytes takes; ``auto`` is the faster of ring and tree.
 
     NCCL chooses in the same way.
     """

@@ -184,7 +184,7 @@ def evaluation_time(
     options: StepOptions | None = None,
     assumptions: TimingAssumptions | None = None,
 ) -> Interval:
-    """Return the seconds of one evaluation over ``cost.evaluation_samples``, split over the ranks.
+    """Return the duration in seconds of one evaluation on ``cost.evaluation_samples``, split over the ranks.
 
     The time is that of the forward passes, or of the input if it is slower. A forward pass has a third of the
     arithmetic of a training pass; the all-reduce of a few numbers is neglected. The interval is all zeros if
@@ -285,7 +285,7 @@ def _parts(
 
 
 def _computing(cost: WorkloadCost, local: int, passes: int, figures: _Figures) -> Array:
-    """Return the seconds of a rank's forward and backward passes over ``local`` samples."""
+    """Return the duration in seconds of a rank's forward and backward passes over ``local`` samples."""
     launching: Array = passes * figures.seconds_per_tensor * cost.gradient_tensors
     computing: Array = launching + local * cost.flops_per_sample / figures.flops
     return computing
@@ -330,7 +330,7 @@ def _communication(
     options: StepOptions,
     figures: _Figures,
 ) -> tuple[Array, Array]:
-    """Return the seconds of all buckets and the exposed seconds, which include the slowdown by hidden communication."""
+    """Return the seconds that all buckets take, and the exposed part with the slowdown by hidden communication."""
     if layout.ranks == 1:
         return np.zeros_like(hidden_by), np.zeros_like(hidden_by)
     size = float(cost.parameters * options.gradient_bytes)

@@ -93,7 +93,7 @@ class LanguageWorkload(Workload):
         if settings.class_weighting != "none":
             raise JobError(
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
-                f"{settings.class_weighting!r} for the workload language; set class_weighting 'none'"
+                f"{settings.class_weighting!r} for the workload language; set class_weighting to 'none'"
             )
         return self._decoder(
             self.width,

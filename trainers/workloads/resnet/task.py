@@ -56,7 +56,7 @@ class ResNetWorkload(Workload):
         if settings.class_weighting != "none":
             raise JobError(
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
-                f"{settings.class_weighting!r} for the workload resnet; set class_weighting 'none'"
+                f"{settings.class_weighting!r} for the workload resnet; set class_weighting to 'none'"
             )
         return self._network(self.width, settings)
 
