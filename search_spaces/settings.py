@@ -92,8 +92,7 @@ class TrainingSettings:
         "decay per update of the momentum buffer", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "learning rate outside or inside the momentum buffer, or corrected (as in timm); null: "
-        "inside for lars, else outside",
+        "where the learning rate enters momentum (corrected: as in timm); null: inside for lars, else outside",
         None,
         "outside",
         "inside",
@@ -545,6 +544,11 @@ def faults_together(settings: TrainingSettings) -> Iterator[str]:
         yield (
             "AdaScale (adascale_batch_size) sets the rate by itself and needs batch_control 'constant', but got "
             f"{settings.batch_control!r}"
+        )
+    if settings.batch_control == "noise_scale" and settings.gradient_reduction != "mean":
+        yield (
+            "batch_control 'noise_scale' measures the noise of averaged gradients and needs gradient_reduction "
+            f"'mean', but got {settings.gradient_reduction!r}"
         )
     yield from _faults_of_precision(settings)
     yield from _faults_of_update_mode(settings)

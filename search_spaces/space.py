@@ -24,7 +24,7 @@ from search_spaces.domains import Categorical, Domain, Float, Int, Role
 from search_spaces.names import nearest_or_all
 from search_spaces.own_settings import OwnSetting, Scalar, faults_of_own
 from search_spaces.settings import SettingError, TrainingSettings
-from search_spaces.techniques import fault_of_use, own_settings_of, uses_of
+from search_spaces.techniques import fault_of_use, own_setting_named, own_settings_of, uses_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -345,7 +345,10 @@ def _possible(
 ) -> tuple[Any, ...]:
     if name in domains:
         return _ends(domains[name])
-    return (fixed[name] if name in fixed else _settings.default_of(name),)
+    if name in fixed:
+        return (fixed[name],)
+    described = None if _is_known(name) else own_setting_named(name)
+    return (_settings.default_of(name) if described is None else described.default,)
 
 
 def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:

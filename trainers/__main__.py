@@ -211,7 +211,7 @@ def _train(
             report.start()
         outcome: TrainingOutcome | None = finish_training(training, communicator, report.point)
     else:
-        outcome = _go_on(training, communicator, report, options)
+        outcome = _go_on(job, training, communicator, report, options)
     if communicator.rank == 0 and outcome is not None:
         report.outcome(outcome)
         _show(training, report)
@@ -230,6 +230,7 @@ def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None)
 
 
 def _go_on(
+    job: TrainingJob,
     training: AnyTraining,
     communicator: Communicator,
     report: ReportFile,
@@ -241,9 +242,8 @@ def _go_on(
     nodes = count_nodes(communicator, os.environ)
     if communicator.rank == 0:
         step = training.progress.step
-        report.start(
-            step, None if training.finished else TrainingStart(step, communicator.size, nodes)
-        )
+        start = TrainingStart(step, communicator.size, nodes, job.digest(), job.seed)
+        report.start(step, None if training.finished else start)
     with StopRequests(options.stop_file) as stop:
         return finish_or_stop(
             training,

@@ -6,6 +6,7 @@ Two runs of one job give the same weights, up to rounding, on any number of work
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from search_spaces.names import nearest_or_all
-from search_spaces.settings import SettingError, TrainingSettings
+from search_spaces.settings import SettingError, TrainingSettings, default_of
 from search_spaces.techniques import DECAYS
 from trainers.errors import JobError
 from trainers.json_text import json_text
@@ -225,6 +226,10 @@ HOW_SOON = Question(Target("", 0.0))
 """The question of how soon any target is reached, which suffices to compare epochs to target."""
 
 
+DIGEST_DIGITS = 16
+"""Length of the digest of a job."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """One training run: the workload and its data, the target, the recipe, the global batch size and the seed.
@@ -281,6 +286,22 @@ class TrainingJob:
         """Return the job as plain values that JSON can represent."""
         return {**dataclasses.asdict(self), "settings": self.settings.to_dict()}
 
+    def digest(self) -> str:
+        """Return a short digest of what is trained: the workload, target, settings, global batch size and budget.
+
+        The seed does not count, and neither does anything that may differ between machines: the data, the micro batch
+        size and the folder of modules. Settings at their defaults do not count either, so that a release with more
+        settings gives the same digest.
+        """
+        settings = {
+            name: value
+            for name, value in self.settings.to_dict().items()
+            if name == "own" or value != _plain(default_of(name))
+        }
+        trained = (self.workload, dataclasses.asdict(self.target), self.global_batch_size)
+        text = json_text(_plain([*trained, self.epochs, settings]))
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
+
     @classmethod
     def load(cls, path: Path | str) -> TrainingJob:
         """Read a job from a JSON file; raise :class:`JobError` if the file cannot be read or is not a job."""
@@ -295,6 +316,15 @@ class TrainingJob:
     def save(self, path: Path | str) -> None:
         """Write the job to a JSON file."""
         Path(path).write_text(json_text(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Return plain values in a fixed order, with lists for tuples and floats for numbers, however they were stored."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in sorted(value.items())}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return float(value) if _is_number(value) else value
 
 
 def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:

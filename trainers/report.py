@@ -99,11 +99,17 @@ class TrainingOutcome:
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """One start of a restartable training run: its first step, its number of workers and nodes, and its time (UTC)."""
+    """One start of a restartable training run: its first step, its number of workers and nodes, and its time (UTC).
+
+    ``job`` is the digest of its job (:meth:`trainers.job.TrainingJob.digest`), "" in reports of earlier releases;
+    ``seed`` is its seed, None in those reports.
+    """
 
     step: int
     workers: int
     nodes: int
+    job: str = ""
+    seed: int | None = None
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 

@@ -107,21 +107,26 @@ class TrialRun:
         if key not in self._workloads:
             self._workloads.clear()
             self._workloads[key] = load_workload(job.workload, job.data, job.search_path)
-        training = begin_training(
-            job,
-            self._communicator,
-            workload=self._workloads[key],
-            place=self._program_place(Path(config["folder"])),
-        )
+
+        def build() -> AnyTraining:
+            return begin_training(
+                job,
+                self._communicator,
+                workload=self._workloads[key],
+                place=self._program_place(Path(config["folder"])),
+            )
+
+        self._training = build()
         use_threads(self._threads)
-        self._training = training
-        self._reported = [dataclasses.asdict(point) for point in training.resumed or ()]
+        self._reported = [dataclasses.asdict(point) for point in self._training.resumed or ()]
         self._checkpoint, self._checkpoint_seconds = (
             Path(config["checkpoint"]),
             config["checkpoint_seconds"],
         )
-        if self._checkpoint.exists():
-            self._take_up(training)
+        keeps_its_own = self._training.resumed is not None
+        if not keeps_its_own and self._checkpoint.exists() and not self._take_up(self._training):
+            self.close()
+            self._training = build()  # the first one may have loaded a part of the checkpoint
         self._earlier = list(self._reported)
         self._saved_at = time.monotonic()
 
@@ -139,9 +144,9 @@ class TrialRun:
             threads=self._threads,
         )
 
-    def _take_up(self, training: AnyTraining) -> None:
-        """Resume from the checkpoint; delete a checkpoint that belongs to another job, such as a trial from another
-        database.
+    def _take_up(self, training: AnyTraining) -> bool:
+        """Resume from the checkpoint; return False if it belongs to another job, such as a trial from another database,
+        or to another model. The next save replaces it: other workers may not have read it yet.
         """
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
@@ -151,7 +156,8 @@ class TrialRun:
             training.load_state_dict(saved["training"])
             self._reported = list(saved["points"])
         except (CheckpointError, KeyError):
-            self._checkpoint.unlink(missing_ok=True)
+            return False
+        return True
 
     def _advance(self, training: AnyTraining) -> dict[str, Any]:
         return self.told(None if training.finished else training.advance())

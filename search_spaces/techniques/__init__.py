@@ -54,11 +54,12 @@ TECHNIQUES: Mapping[str, PluginRegistry[Any]] = {
 ValuesOf = Callable[[str], Collection[Any]]
 """A function that returns the values that a setting may take, given its name."""
 
+_DECAYS = (Use("weight_decay"), Use("weight_decay_epochs"))
 _WARMUP = Use("warmup_epochs")
 _SERVED = Use("update_mode", ("asynchronous", "stale_synchronous"))
 _OTHERS: dict[str, tuple[Use, ...]] = {
-    "decay_norm_and_bias": (Use("weight_decay"),),
-    "decay_bias": (Use("weight_decay"),),
+    "decay_norm_and_bias": _DECAYS,
+    "decay_bias": _DECAYS,
     "warmup_shape": (_WARMUP,),
     "warmup_start_factor": (_WARMUP,),
     "reduced_weights": (Use("precision", ("bf16", "fp16")),),
@@ -69,6 +70,8 @@ _OTHERS: dict[str, tuple[Use, ...]] = {
     "epoch_quorum": (Use("update_mode", ("asynchronous",)),),
 }
 """Settings that only take effect with certain values of other settings; any one of the listed conditions suffices."""
+_INSTEAD = {"weight_decay": "weight_decay_epochs"}
+"""Settings that have no effect if another setting, which the optimizer reads instead, is given."""
 
 
 def chosen(values_of: ValuesOf) -> Iterator[tuple[str, str, Technique]]:
@@ -127,6 +130,10 @@ def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
 
 def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
     """Return why ``name`` has no effect with any possible values of the other settings; None if it can have one."""
+    instead = _INSTEAD.get(name)
+    if instead is not None and _is_always_given(instead, values_of):
+        given = listed_words(tuple(map(_shown, values_of(instead))))
+        return f"has no effect with {instead} {given}; it is used with {instead} null"
     uses = uses_of(name, values_of)
     hindrances = [[*use.hindrances(values_of)] for use in uses]
     if not all(hindrances) or not uses:
@@ -136,6 +143,13 @@ def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
         f"{other} {listed_words(tuple(map(_shown, values_of(other))))}" for other in others
     )
     return f"has no effect with {found}; it is used with {', or with '.join(map(str, uses))}"
+
+
+def _is_always_given(name: str, values_of: ValuesOf) -> bool:
+    """Return whether every optimizer that may be chosen reads the setting ``name``, and its value is never null."""
+    optimizers = [it for setting, _, it in chosen(values_of) if setting == "optimizer"]
+    reads = bool(optimizers) and all(name in it.settings for it in optimizers)
+    return reads and None not in values_of(name)
 
 
 def _shown(value: Any) -> str:

@@ -24,7 +24,7 @@ class Use:
     def hindrances(self, values_of: Callable[[str], Collection[Any]]) -> Iterator[str]:
         """Yield the settings that have no possible value for which the condition holds."""
         if not any(
-            value in self.values if self.values else (value or 0) > 0
+            value in self.values if self.values else isinstance(value, (int, float)) and value > 0
             for value in values_of(self.setting)
         ):
             yield self.setting

@@ -92,7 +92,10 @@ def test_a_known_name_stays_the_project_s(
     module = _install(monkeypatch, tmp_path, {"known": "@:TIGER"}, "TIGER = 7")
     assert registry["known"] == 1 and list(registry) == ["known"]
     (fault,) = registry.faults()
-    assert "known (largebatch.optimizers) of the package some-package 1.0 uses a name" in str(fault)
+    assert (
+        "known (largebatch.optimizers) of the package some-package 1.0 uses the name of a built-in"
+        in str(fault)
+    )
     assert module not in sys.modules
 
 

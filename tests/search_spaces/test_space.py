@@ -17,7 +17,7 @@ from search_spaces import (
     TrainingSettings,
 )
 from search_spaces.settings import check_value, names
-from search_spaces.techniques import TECHNIQUES, uses_of
+from search_spaces.techniques import TECHNIQUES, own_setting_named, uses_of
 
 SEARCH = {
     "optimizer": "sgd",
@@ -226,6 +226,15 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
             "staleness_bound",
             "it is used with update_mode stale_synchronous",
         ),
+        (
+            {
+                "optimizer": {"choice": ["adamw", "lion"]},
+                "weight_decay_epochs": 5,
+                "weight_decay": {"log_uniform": [0.001, 1], "role": "scaled"},
+            },
+            "weight_decay",
+            "no effect with weight_decay_epochs 5; it is used with weight_decay_epochs null; choose",
+        ),
     ],
 )
 def test_a_tuned_setting_without_effect_is_refused(
@@ -248,6 +257,19 @@ def test_a_tuned_setting_without_effect_is_refused(
         (
             {"weight_decay": 0, "decay_bias": True},
             "decay_bias is fixed, but has no effect with weight_decay 0",
+        ),
+        (
+            {"optimizer": "adamw", "weight_decay_epochs": 5, "weight_decay": 0.1},
+            "weight_decay is fixed, but has no effect with weight_decay_epochs 5",
+        ),
+        (
+            {
+                "optimizer": "adamw",
+                "weight_decay": 0,
+                "weight_decay_epochs": None,
+                "decay_norm_and_bias": True,
+            },
+            "it is used with weight_decay above 0, or with weight_decay_epochs above 0",
         ),
     ],
 )
@@ -274,6 +296,12 @@ def test_inherited_values_without_effect_are_left_out() -> None:
         SearchSpace.parse({"decay": "constant", "decay_milestones": [1]}, inherited=inherited)
 
 
+def test_an_inherited_weight_decay_gives_way_to_its_time_scale() -> None:
+    inherited = {"weight_decay": 0, "decay_bias": True}
+    space = SearchSpace.parse({"optimizer": "adamw", "weight_decay_epochs": 5}, inherited=inherited)
+    assert space.fixed == {"decay_bias": True, "optimizer": "adamw", "weight_decay_epochs": 5}
+
+
 @pytest.mark.parametrize(
     "search",
     [
@@ -291,6 +319,18 @@ def test_inherited_values_without_effect_are_left_out() -> None:
         },
         {"optimizer": "rmsprop_warmup", "beta2": {"uniform": [0.9, 0.99]}},
         {"weight_decay": {"uniform": [0, 1e-4]}, "decay_norm_and_bias": {"choice": [True, False]}},
+        {
+            "optimizer": {"choice": ["sgd", "adamw"]},
+            "weight_decay": 0,
+            "weight_decay_epochs": 5,
+            "decay_norm_and_bias": True,
+        },
+        {
+            "optimizer": "adamw",
+            "weight_decay": 0.1,
+            "weight_decay_epochs": {"choice": [None, 5]},
+        },
+        {"optimizer": "adamw", "weight_decay": 0.1, "weight_decay_epochs": None},
     ],
 )
 def test_a_setting_that_some_of_the_trainings_use_may_be_named(search: dict[str, object]) -> None:
@@ -305,4 +345,13 @@ def test_every_use_names_settings_and_values_that_exist() -> None:
     for use in [use for name in names() for use in uses_of(name)]:
         for part in (use, use.also):
             for value in () if part is None else part.values or (1,):
-                check_value(part.setting, value)
+                described = own_setting_named(part.setting)
+                if described is None:
+                    check_value(part.setting, value)
+                else:
+                    described.check(part.setting, value)
+
+
+def test_a_batch_by_the_noise_scale_needs_averaged_gradients() -> None:
+    with pytest.raises(SettingError, match=r"needs gradient_reduction 'mean', but got 'adasum'"):
+        TrainingSettings(batch_control="noise_scale", gradient_reduction="adasum")

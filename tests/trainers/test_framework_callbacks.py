@@ -119,10 +119,50 @@ open("left", "w").write(str(len(history.epoch)))
 )
 
 
+STREAM = """
+from torch.utils.data import IterableDataset
+
+class Stream(IterableDataset):
+    def __init__(self, part):
+        self.part = part
+    def __iter__(self):
+        return (self.part[index] for index in torch.randperm(len(self.part)).tolist())
+"""
+
+
+def streamed(program, **changes):
+    """The program with training data that have no length."""
+    for old, new in changes.values():
+        assert program.count(old) == 1, old
+        program = program.replace(old, new)
+    return DATA + STREAM + program.removeprefix(DATA)
+
+
+STREAMED_LIGHTNING = streamed(
+    LIGHTNING,
+    data=(
+        "DataLoader(TensorDataset(images[:1440], labels[:1440]), batch, shuffle=True)",
+        "DataLoader(Stream(TensorDataset(images[:1440], labels[:1440])), batch)",
+    ),
+    evaluations=("val_check_interval=0.5", "val_check_interval=24"),
+)
+STREAMED_TRANSFORMERS = streamed(
+    TRANSFORMERS,
+    data=("train_dataset=Part(slice(0, 1440))", "train_dataset=Stream(Part(slice(0, 1440)))"),
+    length=("num_train_epochs=50", "max_steps=2400"),
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "program", "per_epoch"),
-    [("lightning", LIGHTNING, 2), ("transformers", TRANSFORMERS, 1), ("keras", KERAS, 1)],
+    [
+        ("lightning", LIGHTNING, 2),
+        ("transformers", TRANSFORMERS, 1),
+        ("keras", KERAS, 1),
+        pytest.param("lightning", STREAMED_LIGHTNING, 2, id="lightning, streamed"),
+        pytest.param("transformers", STREAMED_TRANSFORMERS, 1, id="transformers, streamed"),
+    ],
 )
 def test_a_framework_reports_and_hears_of_the_end(tmp_path: Path, library, program, per_epoch):
     if importlib.util.find_spec(library) is None:

@@ -1,5 +1,6 @@
 """A program as workload: its command, its reports, its end, and every way in which it can fail."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -18,9 +19,17 @@ from search_spaces.own_settings import RESERVED
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob, WorkloadError
 from trainers.begin import begin_training
+from trainers.report import (
+    ConvergencePoint,
+    ReportFile,
+    TrainingStart,
+    read_outcome,
+    read_points,
+)
 from trainers.workloads import load_workload
 from trainers.workloads.program import command, guard
 from trainers.workloads.program.files import ProgramFiles
+from trainers.workloads.program.launched import ProgramNodes, run_program
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.training import ProgramPlace
 
@@ -573,6 +582,89 @@ def test_a_program_goes_on_from_its_own_checkpoint(train):
     assert [point.epochs for point in rest] == [4, 5, 6, 7, 8]
     assert rest[0].seconds >= first[-1].seconds
     assert again.outcome.state == "reached"
+
+
+def finish_launched(folder, earlier, copied=(), target=0.9, lines=""):
+    """Start a launched program again, over the reports of earlier starts; its points and its outcome.
+
+    ``earlier`` are the lines of the program's report, and ``copied`` the points that the launch's report holds.
+    """
+    (folder / "train.py").write_text(textwrap.dedent(lines))
+    job = job_of(folder, [sys.executable, "train.py", BATCH], epochs=5)
+    files = ProgramFiles(folder / "program")
+    files.make()
+    files.report.write_text("".join(json.dumps(line) + "\n" for line in earlier))
+    report = ReportFile(folder / "outcome.jsonl")
+    report.start(0, TrainingStart(0, 1, 1))
+    for epochs, top1 in copied:
+        unknown = {"train_loss": math.nan, "loss": math.nan}
+        report.point(
+            ConvergencePoint(
+                step=5 * epochs,
+                samples=100 * epochs,
+                epochs=float(epochs),
+                seconds=10.0 * epochs,
+                metric=top1,
+                learning_rate=0.25,
+                global_batch_size=20,
+                **unknown,
+            )
+        )
+    job = dataclasses.replace(job, target=Target("top1", target))
+    assert run_program(job, report, ProgramNodes(["here"], 1, None, "1"), lambda: False)
+    points = [(point.epochs, point.metric) for point in read_points(report.path)]
+    return points, read_outcome(report.path)
+
+
+def lines_of(*reports, started=1000.0):
+    return [
+        {"started": started},
+        *({"epochs": at, "top1": top1, "time": started + 10 * at} for at, top1 in reports),
+    ]
+
+
+REACHES = ((1, 0.5), (2, 0.8), (3, 0.92))
+
+
+@pytest.mark.parametrize("later", [(4, 0.85), (4, None), (3, 0.92)])
+@pytest.mark.parametrize("copied", [2, 3])
+def test_nothing_counts_that_a_program_reported_after_it_had_reached_its_target(
+    tmp_path, later, copied
+):
+    """Also where its owner was killed before it had copied the last point."""
+    points, outcome = finish_launched(tmp_path, lines_of(*REACHES, later), REACHES[:copied])
+    assert points == list(REACHES)
+    assert (outcome.state, outcome.epochs_to_target, outcome.steps) == ("reached", 3.0, 15)
+
+
+REPORTS_4_AND_5 = """
+    import hpo
+    hpo.report(epochs=4, top1=0.85)
+    hpo.report(epochs=5, top1=0.86)
+    """
+
+
+@pytest.mark.parametrize("bad", [(3, 0.88), (4, "high")])
+def test_the_reports_before_an_invalid_one_are_kept(tmp_path, bad):
+    before = ((1, 0.5), (2, 0.8), (3, 0.88))
+    points, outcome = finish_launched(
+        tmp_path, lines_of(*before, bad), before, target=0.99, lines=REPORTS_4_AND_5
+    )
+    assert points == [*before, (4, 0.85), (5, 0.86)]
+    assert (outcome.state, outcome.best_metric) == ("censored", 0.88)
+
+
+def test_what_a_restart_repeats_no_longer_counts(tmp_path):
+    first = ((1, 0.5), (2, 0.8), (3, 0.95))
+    points, outcome = finish_launched(
+        tmp_path,
+        [*lines_of(*first), *lines_of((2, 0.7), (3, 0.8), started=1040.0)],
+        first,
+        target=0.99,
+        lines=REPORTS_4_AND_5,
+    )
+    assert points == [(1, 0.5), (2, 0.7), (3, 0.8), (4, 0.85), (5, 0.86)]
+    assert (outcome.best_metric, outcome.final_metric) == (0.86, 0.86)
 
 
 def test_a_program_without_checkpoints_begins_anew(train):

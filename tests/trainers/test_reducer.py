@@ -233,6 +233,23 @@ def test_a_sum_in_fp16_does_not_overflow_where_the_mean_does_not():
     assert weight.grad.tolist() == [30000.0]
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="needs PyTorch 2.10")
+@pytest.mark.parametrize("lagged", [False, True])
+def test_gradients_wider_than_their_weights_travel_as_they_are(lagged):
+    """Such as those of reduced_weights: fp16 would round or lose every one of them."""
+    weight = Parameter(torch.zeros(3, dtype=torch.float16))
+    weight.grad_dtype = torch.float32
+    weight.grad = torch.tensor([1.0001, 3e-9, 1e5])
+    reducer = GradientReducer([weight, Parameter(torch.zeros(2))], Two())
+    assert len(reducer._layout) == 1
+    if lagged:
+        mean = reducer.start().wait()[0]
+    else:
+        reducer.finish()
+        mean = weight.grad
+    torch.testing.assert_close(mean, torch.tensor([1.0001, 3e-9, 1e5]) / 2, rtol=0, atol=0)
+
+
 class Recorder(Two):
     """Notes when which sizes leave."""
 

@@ -63,7 +63,7 @@ _PLAIN = {
 
 
 def used(name: str, settings: TrainingSettings) -> bool:
-    return fault_of_use(name, lambda other: (getattr(settings, other),)) is None
+    return fault_of_use(name, lambda other: (settings.to_record().get(other),)) is None
 
 
 def trained(settings: TrainingSettings) -> torch.Tensor:

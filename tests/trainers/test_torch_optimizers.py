@@ -155,3 +155,24 @@ def test_the_state_of_another_rule_is_refused():
 def test_every_rule_uses_the_weight_decay():
     for rule in CLASSES:
         assert "weight_decay" in used_settings(rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [("rmsprop_warmup", {}), ("ademamix", {"ademamix_warmup_epochs": 5.0})],
+)
+def test_a_rule_that_changes_with_the_progress_asks_for_it(rule, settings):
+    model = network()
+    optimizer = CLASSES[rule](model.parameters(), lr=0.1, **settings)
+    gradients(model, 0)
+    before = copy.deepcopy(model)
+    with pytest.raises(SettingError, match=r"call step\(epochs=samples / train_samples\)"):
+        optimizer.step()
+    assert_equal(model, before)
+    optimizer.step(epochs=0.0)
+
+
+def test_a_warmup_of_0_needs_no_progress():
+    model = network()
+    gradients(model, 0)
+    optimizers.AdEMAMix(model.parameters(), lr=0.1).step()

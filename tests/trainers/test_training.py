@@ -286,6 +286,18 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
         checkpoints.save(tmp_path / "absent" / "checkpoint.pt", {})
 
 
+@pytest.mark.parametrize("change", ["shape", "name"])
+def test_the_checkpoint_of_another_model_is_refused(change):
+    training = quadratic()
+    training.advance()
+    saved = training.state_dict()
+    saved["model"] = {"weight": torch.ones(2, 1)} if change == "shape" else {"other": torch.ones(1)}
+    with pytest.raises(
+        CheckpointError, match=r"has other parameters than this model \(.*; delete it to start over"
+    ):
+        quadratic().load_state_dict(saved)
+
+
 def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path):
     path = tmp_path / "checkpoint.pt"
     checkpoints.save(path, {"value": 1})

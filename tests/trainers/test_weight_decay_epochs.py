@@ -1,12 +1,18 @@
 """Weight decay by its time scale: how far it shrinks weights, in the loop and in a fused training, at any batch."""
 
+import asyncio
+import dataclasses
 import math
 
 import pytest
+import torch
 
 from search_spaces.settings import TrainingSettings
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
+from trainers.asynchronous.messages import ActorSetup
+from trainers.asynchronous.server import ParameterServer
+from trainers.asynchronous.training import AsynchronousTraining
 from trainers.distributed.single import SingleProcessCommunicator
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import SynchronousTraining
@@ -65,3 +71,22 @@ def test_a_training_and_a_fused_one_decay_by_it():
     for each in together:
         fused.add(each)
     assert [point.loss for _, point in fused.advance()] == pytest.approx([wanted] * 2, rel=1e-12)
+
+
+def test_a_parameter_server_takes_the_state_of_its_training():
+    """With a weight decay of 0 the optimizer would have fewer groups of parameters."""
+    settings = {"optimizer": "muon", "update_mode": "asynchronous"}
+    task = dataclasses.replace(
+        training(**settings, weight_decay=0.0, weight_decay_epochs=2.0).job,
+        workload="tests.trainers.small_network:Small",
+    )
+    begun = AsynchronousTraining(task, SingleProcessCommunicator(), workload=Small(DATA))
+    server = ParameterServer(
+        ActorSetup(
+            job=task.to_dict(),
+            workers=1,
+            threads=torch.get_num_threads(),
+            visible_devices=None,
+        )
+    )
+    asyncio.run(server.load_state_dict(begun.state_dict()))

@@ -22,6 +22,7 @@ from trainers.asynchronous.messages import (
 )
 from trainers.asynchronous.setup import build_actor_parts
 from trainers.distributed.reducer import COMPRESSIONS
+from trainers.loop.checkpoint import load_model
 from trainers.numerics.precision import zero_gradient
 from trainers.schedules.learning_rate import learning_rate
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
@@ -113,7 +114,7 @@ class ParameterServer:
 
     async def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by :meth:`state_dict`."""
-        self._replica.model.load_state_dict(state["model"])
+        load_model(self._replica.model, state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._statistics.load_state_dict(state["statistics"])
         self._packed = None

@@ -18,11 +18,13 @@ from trainers.distributed.communicator import Communicator
 from trainers.distributed.single import SingleProcessCommunicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
+from trainers.loop.checkpoint import load_model
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate_replica
 from trainers.loop.sample_images import sample_images_of
 from trainers.report import ConvergencePoint
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
+from trainers.schedules.weight_decay import with_weight_decay
 from trainers.workloads import Workload
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
@@ -71,9 +73,10 @@ class AsynchronousTraining(TrainingRun):
             self.replica,
         )
         self.staleness: list[Staleness] = []
+        settings = with_weight_decay(job.settings, job.global_batch_size, self.train_samples)
         self._state: dict[str, Any] | None = {
             "model": self.model.state_dict(),
-            "optimizer": self.replica.optimizer(job.settings).state_dict(),
+            "optimizer": self.replica.optimizer(settings).state_dict(),
             "statistics": GradientStatistics(SMOOTHING).state_dict(),
         }
         self._actors: AsynchronousActors | None = None
@@ -165,7 +168,7 @@ class AsynchronousTraining(TrainingRun):
         return self._state
 
     def _load_weights(self, state: Mapping[str, Any]) -> None:
+        load_model(self.model, state["model"])
         self._state = {name: state[name] for name in ("model", "optimizer", "statistics")}
-        self.model.load_state_dict(state["model"])
         if self._actors is not None:
             self._actors.load_state_dict(self._state)

@@ -30,13 +30,18 @@ def in_buckets(
             tensor.detach().copy_(part.view(tensor.shape))
 
 
-def tensor_buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
+def tensor_buckets(
+    tensors: Sequence[Tensor],
+    bucket_bytes: int,
+    type_of: Callable[[Tensor], torch.dtype] = lambda tensor: tensor.dtype,
+) -> list[list[Tensor]]:
     """Group the tensors, in order, into buckets of one type and at most ``bucket_bytes`` (or one larger tensor)."""
     groups: list[list[Tensor]] = []
     filled = 0
     for tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
-        if not groups or groups[-1][0].dtype != tensor.dtype or filled + size > bucket_bytes:
+        kind = type_of(tensor)
+        size = tensor.numel() * kind.itemsize
+        if not groups or type_of(groups[-1][0]) != kind or filled + size > bucket_bytes:
             groups.append([])
             filled = 0
         groups[-1].append(tensor)

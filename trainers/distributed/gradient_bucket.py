@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from trainers.distributed.buckets import tensor_buckets
 from trainers.distributed.communicator import CollectiveWork, Communicator
+from trainers.numerics.precision import gradient_type, zero_gradient
 
 
 @dataclass(eq=False)
@@ -70,14 +71,14 @@ class GradientBucket:
         """Copy the reduced gradients to the ``grad`` of their parameters."""
         for parameter in self.parameters:
             if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
+                parameter.grad = zero_gradient(parameter)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         torch._foreach_copy_(gradients, self.views)
 
     def reduced(self) -> Iterator[tuple[Parameter, Tensor]]:
-        """Yield each parameter with its reduced gradient, which has the parameter's shape and type."""
+        """Yield each parameter with its reduced gradient, which has the shape and type of its gradient."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
-            yield parameter, view.to(parameter.dtype)
+            yield parameter, view.to(gradient_type(parameter))
 
     @torch.no_grad()
     def _fill(self, factor: float) -> None:
@@ -106,14 +107,17 @@ def _as(part: Tensor, parameter: Parameter) -> Tensor:
 def gradient_buckets(
     parameters: Sequence[Parameter], bucket_bytes: int, workers: int, travels_as: torch.dtype | None
 ) -> list[GradientBucket]:
-    """Group the parameters in reverse order into buckets of one type and device, without allocating memory yet."""
+    """Group the parameters in reverse order into buckets of one device and one type of their gradients.
+
+    No memory is allocated yet.
+    """
     devices = list(dict.fromkeys(parameter.device for parameter in parameters))
     split = [
         [parameter for parameter in reversed(parameters) if parameter.device == device]
         for device in devices
     ]
     return [
-        GradientBucket(list(group), workers, travels_as or group[0].dtype)  # type: ignore[arg-type]
+        GradientBucket(list(group), workers, travels_as or gradient_type(group[0]))  # type: ignore[arg-type]
         for on_device in split
-        for group in tensor_buckets(on_device, bucket_bytes)
+        for group in tensor_buckets(on_device, bucket_bytes, gradient_type)
     ]

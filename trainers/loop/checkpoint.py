@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from trainers.errors import CheckpointError
@@ -55,3 +56,15 @@ def load(path: Path | str) -> dict[str, Any]:
             f"{path} is not a checkpoint of a training run, or it is damaged; delete it to start over"
         ) from error
     return state
+
+
+def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Restore a model's state; raise :class:`CheckpointError` if its parameters differ, after some have been loaded."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1:2]
+        raise CheckpointError(
+            f"the checkpoint has other parameters than this model ({first[0].strip() if first else error}); "
+            "delete it to start over, or train the model it was saved with"
+        ) from error

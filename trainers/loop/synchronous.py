@@ -19,6 +19,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
+from trainers.loop.checkpoint import load_model
 from trainers.loop.gradients import GradientComputation, MeasuredNorms
 from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
@@ -172,7 +173,7 @@ class SynchronousTraining(TrainingRun):
         }
 
     def _load_weights(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        load_model(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.gradients.load_state_dict(state["gradients"])
         self.statistics.load_state_dict(state["statistics"])

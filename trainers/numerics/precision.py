@@ -62,9 +62,13 @@ def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
 
 def zero_gradient(parameter: nn.Parameter) -> Tensor:
     """Return zeros of the parameter's shape, in the type in which its gradient is accumulated."""
-    return torch.zeros_like(
-        parameter, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype
-    )
+    return torch.zeros_like(parameter, dtype=gradient_type(parameter))
+
+
+def gradient_type(parameter: Tensor) -> torch.dtype:
+    """Return the type in which a parameter's gradient is accumulated, which may be wider than the parameter's type."""
+    wider: torch.dtype | None = getattr(parameter, "grad_dtype", None)
+    return wider or parameter.dtype
 
 
 class LossScale:

@@ -54,6 +54,11 @@ class AdEMAMixRule(GroupOptimizer):
 
     state_names = (*STATE_NAMES, "slow_moment")
 
+    @property
+    def reads_epochs(self) -> bool:
+        """Whether the slow average is phased in over a warmup."""
+        return bool(self.settings.value("ademamix_warmup_epochs") > 0)
+
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings, gradients = self.settings, batch.gradients()

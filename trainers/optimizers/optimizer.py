@@ -31,8 +31,9 @@ class Optimizer(Protocol):
         """Update every parameter from its ``grad``, the gradient of the mean loss over the global batch.
 
         ``epochs`` is the training progress before this update (samples processed over data-set size); only RMSprop
-        warm-up reads it. Rate and progress may be scalar tensors on the parameters' device. If ``left_out``, a bool
-        scalar on that device, is true, the update changes nothing; the host does not wait for an accelerator.
+        warm-up, and AdEMAMix with a warmup, read it. Rate and progress may be scalar tensors on the parameters' device.
+        If ``left_out``, a bool scalar on that device, is true, the update changes nothing; the host does not wait for
+        an accelerator.
         """
 
     def evaluation(self) -> AbstractContextManager[None]:
@@ -129,6 +130,11 @@ class GroupOptimizer(ABC):
         for tensor, old in zip(self._changed(), before, strict=True):
             torch.where(left_out, old, tensor, out=tensor)
         self._left_out = left_out.float() + (0.0 if self._left_out is None else self._left_out)
+
+    @property
+    def reads_epochs(self) -> bool:
+        """Whether the updates depend on the training progress; most rules' do not."""
+        return False
 
     @property
     def count(self) -> float | Tensor:

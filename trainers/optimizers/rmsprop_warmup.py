@@ -47,6 +47,7 @@ class RMSpropWarmupRule(GroupOptimizer):
     """RMSprop that gives way to momentum SGD over the first epochs."""
 
     state_names = ("momentum", "second_moment")
+    reads_epochs = True
 
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""

@@ -77,21 +77,32 @@ class RuleOptimizer(torch.optim.Optimizer):
             self._rules.append(self._rule_of(self.param_groups[-1]))
 
     @overload
-    def step(self, closure: None = None, *, epochs: float = 0.0) -> None: ...
+    def step(self, closure: None = None, *, epochs: float | None = None) -> None: ...
     @overload
-    def step(self, closure: Callable[[], float], *, epochs: float = 0.0) -> float: ...
+    def step(self, closure: Callable[[], float], *, epochs: float | None = None) -> float: ...
     @torch.no_grad()
     def step(
-        self, closure: Callable[[], float] | None = None, *, epochs: float = 0.0
+        self, closure: Callable[[], float] | None = None, *, epochs: float | None = None
     ) -> float | None:
-        """Update every parameter from its ``grad``; only RMSprop warm-up reads ``epochs``, the training progress."""
+        """Update every parameter from its ``grad``.
+
+        ``epochs`` is the training progress before this update (samples processed over data-set size). RMSprop warm-up
+        and AdEMAMix with ``ademamix_warmup_epochs`` read it, and raise :class:`~search_spaces.settings.SettingError`
+        without it.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group, rule in zip(self.param_groups, self._rules, strict=True):
             self._follow(group, rule)
-            rule.step(float(group["lr"]), epochs)
+        if epochs is None and any(rule.reads_epochs for rule in self._rules):
+            raise SettingError(
+                f"{type(self).__name__} changes its updates with the training progress, but step() got none; "
+                "call step(epochs=samples / train_samples), with the samples processed before the update"
+            )
+        for group, rule in zip(self.param_groups, self._rules, strict=True):
+            rule.step(float(group["lr"]), 0.0 if epochs is None else epochs)
             group["updates"] = rule.updates
         return loss
 

@@ -211,6 +211,21 @@ def batch_rate_factor(
     return _control(settings).rate_factor(by, settings, epochs)
 
 
+def batch_sizes(
+    settings: TrainingSettings, global_batch_size: int, budget_epochs: float
+) -> tuple[int, ...]:
+    """Return the global batch sizes of a training run within its budget, in order, starting with its first.
+
+    Sizes that the run itself decides on are not known in advance. Raises :class:`~trainers.errors.JobError` if a factor
+    does not give a whole number of samples.
+    """
+    changes = _control(settings).boundaries(settings, budget_epochs)
+    later = [
+        _size(settings, global_batch_size, epochs) for epochs in changes if epochs < budget_epochs
+    ]
+    return tuple(dict.fromkeys([global_batch_size, *later]))
+
+
 def _control(settings: TrainingSettings) -> BatchControl:
     control: BatchControl = chosen_formula("batch_control", settings)()
     return control

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainers.job import TrainingJob
-from trainers.report import ConvergencePoint, ReportFile, TrainingStart
+from trainers.report import ConvergencePoint, ReportFile, TrainingStart, read_points
 from trainers.workloads import check_own_settings, load_workload
 from trainers.workloads.program.task import ProgramWorkload
 from trainers.workloads.program.training import ProgramPlace, ProgramTraining
@@ -68,7 +70,7 @@ def run_program(
         training.help(ended.exists)
         return True
     try:
-        return _follow(training, report, place, stop)
+        return _follow(job, training, report, place, stop)
     finally:
         ended.touch()
 
@@ -79,8 +81,13 @@ def node_rank(environment: Mapping[str, str]) -> int:
 
 
 def _follow(
-    training: ProgramTraining, report: ReportFile, place: ProgramPlace, stop: Callable[[], bool]
+    job: TrainingJob,
+    training: ProgramTraining,
+    report: ReportFile,
+    place: ProgramPlace,
+    stop: Callable[[], bool],
 ) -> bool:
+    _add_resumed(training.resumed, report)
     begun, attempt = False, 0
     while not training.finished:
         point = training.next_point(stop)
@@ -91,11 +98,31 @@ def _follow(
                 not begun or attempt != training.begun_anew
             ):  # a start counts once it has reported something
                 step = _step_before(training, point)
-                report.start(step, TrainingStart(step, place.workers, place.nodes))
+                start = TrainingStart(step, place.workers, place.nodes, job.digest(), job.seed)
+                report.start(step, start)
                 begun, attempt = True, training.begun_anew
             report.point(point)
     report.outcome(training.outcome)
     return True
+
+
+def _add_resumed(resumed: Sequence[ConvergencePoint], report: ReportFile) -> None:
+    """Add the evaluations of earlier starts that the report lacks: a start may end before it has copied its last one.
+
+    From the first evaluation that differs, the report is replaced.
+    """
+    written = read_points(report.path) if report.path.exists() else []
+    pairs = zip(map(_without_time, resumed), map(_without_time, written), strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if same == len(resumed):
+        return
+    report.start(resumed[same - 1].step if same else 0)
+    for point in resumed[same:]:
+        report.point(point)
+
+
+def _without_time(point: ConvergencePoint) -> str:
+    return dataclasses.replace(point, seconds=0.0).to_json()
 
 
 def _step_before(training: ProgramTraining, point: ConvergencePoint) -> int:

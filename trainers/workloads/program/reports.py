@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,27 +78,34 @@ class ReportedPoint:
 class ReportedCurve:
     """The evaluations that one program has reported, over all its starts, in order of increasing epochs.
 
-    ``metrics`` are all metrics that the program may report.
+    ``metrics`` are all metrics that the program may report. When a restart repeats part of the training, the reports
+    that it repeats are dropped.
     """
 
     job: TrainingJob
     train_samples: int
-    points: list[ConvergencePoint]
+    reports: list[ReportedPoint]
     metrics: Collection[str] = ()
     _last: float = -1.0
     _started_at: float | None = None
     _seconds_before: float = 0.0
 
+    @property
+    def points(self) -> list[ConvergencePoint]:
+        """The evaluations, in order of increasing epochs."""
+        return [report.point for report in self.reports]
+
     def start(self, at: float) -> None:
         """Record that the program was started at ``at`` (Unix seconds), from the beginning or from a checkpoint."""
         self._last, self._started_at = -1.0, at
-        self._seconds_before = self.points[-1].seconds if self.points else 0.0
+        self._seconds_before = _seconds_of(self.reports)
 
     def add(self, values: Mapping[str, Any], now: float) -> ReportedPoint | None:
         """Add the evaluation in one report; return None for a report without the target's metric, which shows only
         that the program is alive.
 
-        Raises :class:`WorkloadError` for a value that is not a number, and for epochs that do not increase.
+        Raises :class:`WorkloadError` for a value that is not a number, and for epochs that do not increase; the curve
+        is then unchanged.
         """
         epochs = self._epochs(values)
         metric = self.job.target.metric
@@ -108,10 +115,10 @@ class ReportedCurve:
             raise WorkloadError(
                 f"it reported {epochs:g} epochs after {self._last:g}; the epochs of its reports must increase"
             )
-        first_of_start, self._last = self._last < 0, epochs
-        if first_of_start:  # this start repeats the later reports of an earlier start
-            self.points = [point for point in self.points if point.epochs < epochs]
-            self._seconds_before = self.points[-1].seconds if self.points else 0.0
+        kept, seconds_before = self.reports, self._seconds_before
+        if self._last < 0:  # this start repeats the later reports of an earlier start
+            kept = [report for report in kept if report.point.epochs < epochs]
+            seconds_before = _seconds_of(kept)
         told = {name: _number(values, name) for name in ("train_loss", "loss", metric)}
         strange = next(
             (
@@ -126,10 +133,10 @@ class ReportedCurve:
             epochs * self.train_samples / self.job.global_batch_size
         )
         point = ConvergencePoint(
-            step=max(step, self.points[-1].step + 1 if self.points else 1),
+            step=max(step, kept[-1].point.step + 1 if kept else 1),
             samples=round(epochs * self.train_samples),
             epochs=epochs,
-            seconds=self._seconds(values, now),
+            seconds=self._seconds(values, now, _seconds_of(kept), seconds_before),
             train_loss=_or_nan(told["train_loss"]),
             loss=_or_nan(told["loss"]),
             metric=_or_nan(told[metric]),
@@ -137,10 +144,12 @@ class ReportedCurve:
             global_batch_size=batch,
             gradient_noise_scale=_number(values, "gradient_noise_scale"),
         )
-        self.points.append(point)
-        return ReportedPoint(
+        report = ReportedPoint(
             point, told["train_loss"], strange, self._scores(values), _memory(values)
         )
+        self.reports, self._seconds_before, self._last = kept, seconds_before, epochs
+        self.reports.append(report)
+        return report
 
     def _scores(self, values: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics in a report whose values are finite numbers."""
@@ -168,14 +177,19 @@ class ReportedCurve:
             return count * per_unit[name]
         return None
 
-    def _seconds(self, values: Mapping[str, Any], now: float) -> float:
+    def _seconds(
+        self, values: Mapping[str, Any], now: float, least: float, seconds_before: float
+    ) -> float:
         told = _number(values, "seconds")
         if told is not None and math.isfinite(told):
             return told
         at = _number(values, "time") or now
         started = at if self._started_at is None else self._started_at
-        least = self.points[-1].seconds if self.points else 0.0
-        return max(least, self._seconds_before + at - started)
+        return max(least, seconds_before + at - started)
+
+
+def _seconds_of(reports: Sequence[ReportedPoint]) -> float:
+    return reports[-1].point.seconds if reports else 0.0
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import os
@@ -97,10 +98,10 @@ class ProgramTraining(AnyTraining):
         self.resumed = list(self._curve.points)
         if not self.resumed:
             self.files.set_log_aside()
-        self._mark_start()
-        self._process = (
-            None if self.finished else start_program(job, options, place, self.files, values)
-        )
+        self._process: ProgramProcess | None = None
+        if not self.finished:
+            self._mark_start()
+            self._process = start_program(job, options, place, self.files, values)
         self._heard_at, self._stopped = time.monotonic(), False
 
     @property
@@ -111,7 +112,7 @@ class ProgramTraining(AnyTraining):
     @property
     def epochs(self) -> float:
         """The progress at the last evaluation, in epochs."""
-        return self._curve.points[-1].epochs if self._curve.points else 0.0
+        return self._curve.reports[-1].point.epochs if self._curve.reports else 0.0
 
     def advance(self) -> ConvergencePoint | None:
         """Wait for the program's next evaluation; return None if it ends by itself without one.
@@ -160,18 +161,20 @@ class ProgramTraining(AnyTraining):
         raise CheckpointError("a program resumes from its own checkpoints, in {checkpoint_folder}")
 
     def _take_up(self) -> None:
-        """Read the reports of earlier starts; a failed start may have left invalid lines."""
-        try:
-            while (values := self._follower.next()) is not None:
+        """Read the reports of earlier starts, up to the end of the training or an invalid line of a failed start."""
+        while not self.finished:
+            before = copy.copy(self._follower)
+            try:
+                values = self._follower.next()
+                if values is None:
+                    return
                 self._hear(values)
-        except WorkloadError:
-            self._curve = ReportedCurve(
-                self.job, self.options.train_samples, [], self.options.metrics
-            )
-            self._follower = ReportFollower(self.files.report)
+            except WorkloadError:
+                self._follower = before  # the invalid line will be overwritten
+                return
 
     def _mark_start(self) -> None:
-        """Append a line that marks a start to the complete lines of the report."""
+        """Append a line that marks a start to the valid lines of the report."""
         with self.files.report.open("a+b") as file:
             file.truncate(self._follower.position)
             file.write(json_text({STARTED: time.time()}).encode() + b"\n")
@@ -217,12 +220,17 @@ class ProgramTraining(AnyTraining):
         if STARTED in values:
             self._curve.start(float(values[STARTED]))
             return None
+        before = len(self._curve.reports)
         try:
             evaluation = self._curve.add(values, time.time())
         except WorkloadError as error:
             raise self.files.failure(str(error)) from error
         if evaluation is None:
             return None
+        if len(self._curve.reports) <= before:  # reports were dropped and no longer count
+            self.progress = TrainingProgress()
+            for earlier in self._curve.reports[:-1]:
+                self._judge(earlier)
         self._judge(evaluation)
         return evaluation.point
 
@@ -280,7 +288,7 @@ class ProgramTraining(AnyTraining):
         """Handle a program that exited before its target, because it either finished or failed."""
         if process.failure:
             raise self.files.failure(f"{process.failure} {self._how_far()}")
-        if not self._curve.points:
+        if not self._curve.reports:
             pattern = self.options.report.pattern
             why = "no line of its output matched report.pattern" if pattern else "see hpo.report"
             raise self.files.failure(
@@ -298,7 +306,7 @@ class ProgramTraining(AnyTraining):
         return f"the target {target}" if target.ends else f"its budget of {self.job.epochs:g}"
 
     def _how_far(self) -> str:
-        return f"after {self.epochs:g} epochs" if self._curve.points else "before its first report"
+        return f"after {self.epochs:g} epochs" if self._curve.reports else "before its first report"
 
 
 def trial_values(
