@@ -11,9 +11,14 @@ _PROGRESS = ("epochs", "samples", "steps")
 
 
 def report_metrics(
-    found: Mapping[str, Any], wanted: Mapping[str, str] | None, *, epochs: float, prefix: str = ""
+    found: Mapping[str, Any],
+    wanted: Mapping[str, str] | None,
+    *,
+    epochs: float | None = None,
+    steps: int | None = None,
+    prefix: str = "",
 ) -> None:
-    """Report the ``found`` metrics that are numbers.
+    """Report the ``found`` metrics that are numbers, after ``epochs`` or ``steps`` (updates).
 
     ``wanted`` maps the study's names to the framework's; other metrics are left out. Without it, every metric is
     reported under its own name, with ``prefix`` removed.
@@ -25,7 +30,7 @@ def report_metrics(
     numbers = {
         name: value for name, value in chosen.items() if name not in _PROGRESS and _is_number(value)
     }
-    report(epochs=epochs, **numbers)
+    report(epochs=epochs, steps=steps, **numbers)
 
 
 def _is_number(value: Any) -> bool:

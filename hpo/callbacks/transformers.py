@@ -7,6 +7,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
 
 from hpo.callbacks.names import report_metrics
 from hpo.callbacks.reporting import should_stop
@@ -16,7 +17,7 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
     """Reports the metrics of each evaluation, and stops training when asked to.
 
     Metrics keep their names from ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to other
-    names.
+    names. If the training data has no length, as with streaming, the progress is reported in updates.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
@@ -28,13 +29,17 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
         state: TrainerState,
         control: TrainerControl,
         metrics: Mapping[str, Any] | None = None,
+        train_dataloader: Any = None,
         **others: Any,  # noqa: ARG002
     ) -> None:
         """Report the metrics, and stop on all workers if asked to."""
         if not state.epoch:
             return  # an evaluation before training started
         told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}
-        report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
+        if train_dataloader is None or has_length(train_dataloader):
+            report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
+        else:  # Trainer divides by max_steps then, so that its epoch is not a pass over the data
+            report_metrics(told, self._metrics, steps=state.global_step, prefix="eval_")
         asked = [should_stop()]
         broadcast_object_list(asked, from_process=0)
         if asked[0]:

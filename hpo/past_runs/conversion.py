@@ -7,7 +7,8 @@ tunes, and contradicts no setting that the study fixes. If the run has a curve, 
 the curve                                  the trial
 ========================================== ====================================================================
 reaches the target                         ``reached``, with the epochs of the first evaluation at the target
-has a loss or metric that is not finite    ``diverged``, unless it reached the target before that
+has a loss or metric that is not finite    ``diverged``, unless it reached the target before that; a value that was
+                                           not logged does not count
 ends before the target                     ``censored`` if the run's own status is finished or missing; ``pruned`` if
                                            the status is pruned; otherwise left out, unless the caller maps the status
                                            to a state
@@ -26,6 +27,7 @@ from typing import Any, Literal
 
 from hpo.errors import EvidenceError
 from hpo.past_runs.past_run import PastRun, Reading
+from hpo.study.jobs import said_train_samples
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Categorical, Float, Int
 from search_spaces.names import nearest_or_all
@@ -51,10 +53,10 @@ METRIC = "metric"
 BATCH_NAMES = ("global_batch_size", "local_batch_size", "workers", "accumulation")
 """The batch size: the total, or samples per worker times workers times micro batches per worker."""
 
+LOSSES = ("loss", "train_loss")
 RESULT_NAMES = (
     METRIC,
-    "loss",
-    "train_loss",
+    *LOSSES,
     "epochs",
     "epochs_to_target",
     "seed",
@@ -141,13 +143,6 @@ def check_options(
             "and samples: give --train-samples"
         )
     return ImportOptions(options.mapping, options.states, options.axis, train_samples)
-
-
-def said_train_samples(spec: StudySpec) -> int | None:
-    """Return the training set's size if the study file states it in the section of its program or its data."""
-    if spec.program is not None:
-        return spec.program.train_samples
-    return spec.data.get("train_samples")
 
 
 def trial_of_past_run(
@@ -376,19 +371,12 @@ def _whole(values: Mapping[str, Any], name: str, least: int = 0) -> int:
 
 def _points(said: _Said, batch: int, options: ImportOptions) -> list[ConvergencePoint]:
     """Return the curve of the metric with the other values logged at the same steps, ordered by epochs."""
-    samples = options.train_samples
-    if samples is None:
-        raise EvidenceError("curves need the number of training samples: give --train-samples")
-    others = {
-        name: {reading.step: reading.value for reading in said.curves.get(name, ())}
-        for name in ("loss", "train_loss", "epochs", "learning_rate")
-    }
+    samples, epochs_at = _train_samples(options), _epochs_by_step(said, batch, options)
+    others = {name: _by_step(said, name) for name in ("loss", "train_loss", "learning_rate")}
     rate = _number("learning_rate", said.values.get("learning_rate", 0.0))
     points: dict[int, ConvergencePoint] = {}
     for reading in said.curves[METRIC]:
-        epochs = others["epochs"].get(reading.step)
-        if epochs is None:
-            epochs = _epochs(reading.step, batch, samples, options.axis)
+        epochs = epochs_at(reading.step)
         if epochs <= 0 or not math.isfinite(epochs):
             continue  # an evaluation before training started
         step = max(1, round(epochs * samples / batch))
@@ -406,6 +394,39 @@ def _points(said: _Said, batch: int, options: ImportOptions) -> list[Convergence
     return [points[step] for step in sorted(points)]
 
 
+def _train_samples(options: ImportOptions) -> int:
+    if options.train_samples is None:
+        raise EvidenceError("curves need the number of training samples: give --train-samples")
+    return options.train_samples
+
+
+def _by_step(said: _Said, name: str) -> dict[float, float]:
+    """Return the curve of one name by step; a value that was logged again replaces the earlier one."""
+    return {reading.step: reading.value for reading in said.curves.get(name, ())}
+
+
+def _epochs_by_step(said: _Said, batch: int, options: ImportOptions) -> Callable[[float], float]:
+    """Return a function that converts a step of the curves to epochs."""
+    samples, told = _train_samples(options), _by_step(said, "epochs")
+
+    def epochs_at(step: float) -> float:
+        return told[step] if step in told else _epochs(step, batch, samples, options.axis)
+
+    return epochs_at
+
+
+def _epochs_to_lost_loss(said: _Said, batch: int, options: ImportOptions) -> float:
+    """Return the epochs until the first loss that was logged and is not finite; infinity if there is none."""
+    epochs_at = _epochs_by_step(said, batch, options)
+    lost = (
+        epochs_at(step)
+        for name in LOSSES
+        for step, value in _by_step(said, name).items()
+        if not math.isfinite(value)
+    )
+    return min((epochs for epochs in lost if epochs > 0), default=math.inf)
+
+
 def _epochs(step: float, batch: int, samples: int, axis: Axis) -> float:
     return {
         "epochs": step,
@@ -419,10 +440,12 @@ def _end_of_curve(
     spec: StudySpec, points: Sequence[ConvergencePoint], said: _Said, options: ImportOptions
 ) -> TrialResult:
     better = max if spec.target.higher_is_better else min
+    lost = _epochs_to_lost_loss(said, points[0].global_batch_size, options)
     if (
         budget := spec.question.epochs
     ) is not None:  # points beyond the budget say nothing about the result within it
         points = [point for point in points if point.epochs <= LONGER * budget] or points[:1]
+        lost = lost if lost <= LONGER * budget else math.inf
     last = points[-1]
     seconds = last.seconds or said.run.seconds
     made = functools.partial(
@@ -430,7 +453,7 @@ def _end_of_curve(
         epochs=last.epochs,
         steps=last.step,
         seconds=seconds,
-        reason=_reason(said.run),
+        reason=reason_of_past_run(said.run),
         best_metric=better(
             (point.metric for point in points if math.isfinite(point.metric)), default=None
         ),
@@ -444,8 +467,10 @@ def _end_of_curve(
                 epochs_to_target=point.epochs,
                 resolution_epochs=resolution,
             )
-        if not math.isfinite(point.metric) or math.isinf(point.loss):
+        if not math.isfinite(point.metric) or lost <= point.epochs:
             return made(state=TrialState.DIVERGED, epochs=point.epochs, steps=point.step)
+    if math.isfinite(lost):  # after the last evaluation
+        return made(state=TrialState.DIVERGED)
     state = _state(said, options)
     if state is TrialState.REACHED:
         raise SkippedRunError("its state is reached, but its curve does not reach the target")
@@ -465,7 +490,7 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
     made = functools.partial(
         TrialResult,
         seconds=seconds,
-        reason=_reason(said.run),
+        reason=reason_of_past_run(said.run),
         best_metric=final,
         final_metric=final,
     )
@@ -490,6 +515,8 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
             "map a name to "
             "epochs_to_target"
         )
+    elif any(_is_lost(values.get(name)) for name in LOSSES):
+        state = TrialState.DIVERGED
     if state is not TrialState.DIVERGED and (epochs is None or final is None):
         raise SkippedRunError(
             f"it has no curve of {spec.target.metric}, and does not give both its epochs and "
@@ -515,6 +542,14 @@ def _metric(values: Mapping[str, Any]) -> float | None:
         raise SkippedRunError(f"its metric must be a number, but got {values[METRIC]!r}") from None
 
 
+def _is_lost(value: Any) -> bool:
+    """Return whether a final loss is a number that is not finite; a name, such as that of a loss function, is not."""
+    try:
+        return not math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
 def _state(said: _Said, options: ImportOptions, default: TrialState | None = None) -> TrialState:
     status = str(said.values.get("state", said.run.status)).strip().lower()
     told = options.states.get(status)
@@ -533,7 +568,8 @@ def _state(said: _Said, options: ImportOptions, default: TrialState | None = Non
     return state
 
 
-def _reason(run: PastRun) -> str:
+def reason_of_past_run(run: PastRun) -> str:
+    """Return the reason of the run's trial, which holds the run's label."""
     return f"imported: {run.label}"
 
 

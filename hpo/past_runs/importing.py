@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import dataclasses
+import hashlib
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +18,24 @@ from hpo.past_runs.conversion import (
     SkippedRunError,
     assumed_settings,
     check_options,
+    reason_of_past_run,
     trial_of_past_run,
 )
 from hpo.past_runs.past_run import PastRun
 from hpo.study.spec import StudySpec
-from storage.records import NewTrial, Study, StudyState, TrialPurpose, settings_key
+from storage.records import (
+    NewTrial,
+    Study,
+    StudyState,
+    Trial,
+    TrialPurpose,
+    TrialResult,
+    settings_key,
+)
 from storage.store import Store
+
+_CONTENT = re.compile(r", content [0-9a-f]{8}$")
+"""The end of the reason of a trial whose run has the label of another run, with a digest of its content."""
 
 
 @dataclass
@@ -65,6 +81,7 @@ def import_runs(
 ) -> ImportedRuns:
     """Store the runs as finished trials of the study in one transaction; importing them again adds nothing.
 
+    Two runs of the same label are one run if their content is the same, or the curve of one continues the other's.
     Imported trials are evidence for forecasts and initialise a sweep's sampler; they do not count towards the study's
     budget of trials. A ``dry_run`` returns what would be imported and stores nothing. Raises :class:`EvidenceError` if
     there are no runs, or no run can be a trial of the study.
@@ -73,7 +90,7 @@ def import_runs(
         raise EvidenceError("there are no runs to import")
     options = check_options(spec, runs, options)
     done, seeds = ImportedRuns(study.name), Counter[str]()
-    there = {trial.reason for trial in store.trials(study.id, purpose=TrialPurpose.IMPORTED)}
+    there = _contents(store, study, {reason_of_past_run(run) for run in runs})
     found: list[ImportedTrial] = []
 
     def next_seed(new: NewTrial) -> int:
@@ -87,11 +104,13 @@ def import_runs(
         except SkippedRunError as error:
             done.skipped.append((run.label, str(error)))
             continue
-        if trial.result.reason in there:
+        alike = there[trial.result.reason]
+        content = _content(trial.new, trial.result, (point.metric for point in trial.points))
+        if any(content.is_same_run(other) for other in alike):
             done.known += 1
             continue
-        there.add(trial.result.reason)
-        found.append(trial)
+        found.append(_with_digest(trial, content) if alike else trial)
+        alike.append(content)
     done.states = dict(Counter(str(trial.result.state) for trial in found))
     done.assumed = assumed_settings(spec, runs, options)
     if not found and not done.known:
@@ -107,3 +126,57 @@ def import_runs(
                 study.id, StudyState.INTERRUPTED, "holds imported runs; `hpo run` sweeps from there"
             )
     return done
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a run trained and how it ended, by which it differs from other runs of the same label."""
+
+    recipe: tuple[int, str]
+    end: tuple[str, ...]
+    curve: tuple[str, ...]
+
+    def is_same_run(self, other: _Content) -> bool:
+        """Return whether both are one run, perhaps read at two stages of its curve."""
+        if self.recipe != other.recipe:
+            return False
+        if not (self.curve and other.curve):
+            return self.end == other.end
+        return all(one == two for one, two in zip(self.curve, other.curve, strict=False))
+
+
+def _content(
+    trial: Trial | NewTrial, result: Trial | TrialResult, metrics: Iterable[float]
+) -> _Content:
+    figures = result.epochs, result.epochs_to_target, result.best_metric
+    return _Content(
+        (trial.global_batch_size, settings_key(trial.settings)),
+        (str(result.state), *map(_text, figures)),
+        tuple(map(_text, metrics)),
+    )
+
+
+def _text(figure: float | None) -> str:
+    """Return a figure as text, which is the same after it was stored, and if it is not a number."""
+    return f"{figure:.9g}" if figure is not None and math.isfinite(figure) else "none"
+
+
+def _contents(store: Store, study: Study, reasons: set[str]) -> dict[str, list[_Content]]:
+    """Return the content of each imported trial of the study with one of these reasons, by reason without digest."""
+    trials = [
+        (reason, trial)
+        for trial in store.trials(study.id, purpose=TrialPurpose.IMPORTED)
+        if (reason := _CONTENT.sub("", trial.reason)) in reasons
+    ]
+    curves = store.convergence([trial.id for _, trial in trials])
+    found = defaultdict[str, list[_Content]](list)
+    for reason, trial in trials:
+        found[reason].append(_content(trial, trial, curves.of(trial.id).metric.tolist()))
+    return found
+
+
+def _with_digest(trial: ImportedTrial, content: _Content) -> ImportedTrial:
+    """Return the trial with a digest of its content in its reason, which tells it from others of the same label."""
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:8]
+    reason = f"{trial.result.reason}, content {digest}"
+    return dataclasses.replace(trial, result=dataclasses.replace(trial.result, reason=reason))

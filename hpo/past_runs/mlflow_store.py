@@ -69,12 +69,18 @@ def _run(
     values: Mapping[str, Any],
     curves: Mapping[str, Sequence[tuple[int, float, float]]],
 ) -> PastRun:
-    """Return a run. ``times`` are its start and end; curves hold step, value and time. Times are in milliseconds."""
+    """Return a run. ``times`` are its start and end; curves hold step, value and time. Times are in milliseconds.
+
+    The values of one step are ordered by time, so that a resumed run's later value comes last.
+    """
     start, end = (None if time in (None, "") else float(time) for time in times)
     first = min((time for readings in curves.values() for _, _, time in readings), default=0.0)
     begin = start if start is not None else first
     readings = {
-        key: [Reading(step, value, (time - begin) / 1000) for step, value, time in sorted(curve)]
+        key: [
+            Reading(step, value, (time - begin) / 1000)
+            for step, value, time in sorted(curve, key=lambda logged: (logged[0], logged[2]))
+        ]
         for key, curve in curves.items()
     }
     last = {key: curve[-1].value for key, curve in readings.items()}

@@ -20,7 +20,8 @@ class Reading:
 class PastRun:
     """One training run from another tool.
 
-    ``label`` is unique within and across sources, so that a run is imported only once. ``values`` holds parameters and
+    ``label`` is unique within a source and the same each time it is read, so that a run is imported only once; runs of
+    several sources with the same label are told apart by their content. ``values`` holds parameters and
     final values (numbers or strings) by the tool's names; ``curves`` holds the values logged by step. ``status`` is how
     the run ended, in the tool's own words in lower case; it is empty if the source does not say.
     """

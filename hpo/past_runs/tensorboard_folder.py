@@ -27,10 +27,27 @@ _SESSION_STARTED = "_hparams_/session_start_info"
 _HPARAMS_TAGS = "_hparams_/"
 
 
+class _HyperparameterLoader(yaml.SafeLoader):
+    """Reads a tuple as a list, and any other Python object in a file ``hparams.yaml`` as None; it runs no code."""
+
+
+def _tuple_as_list(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> list[Any]:
+    return loader.construct_sequence(node, deep=True)
+
+
+def _object_as_none(_loader: yaml.SafeLoader, _tag: str, _node: yaml.Node) -> None:
+    return None
+
+
+_HyperparameterLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple_as_list)
+_HyperparameterLoader.add_multi_constructor("tag:yaml.org,2002:python/", _object_as_none)
+
+
 def read_tensorboard(root: Path) -> list[PastRun]:
     """Return one run for every folder below ``root`` with event files; raise :class:`EvidenceError` if there is none.
 
-    A folder that holds only hyperparameters and final values belongs to the run of the folder above it.
+    A folder that holds only hyperparameters and final values belongs to the run of the folder above it; a folder with
+    curves or its own ``hparams.yaml`` is a run.
     """
     if not root.is_dir():
         raise EvidenceError(
@@ -42,7 +59,7 @@ def read_tensorboard(root: Path) -> list[PastRun]:
     logs = {folder: _read_folder(folder) for folder in folders}
     for folder in folders:
         above = logs.get(folder.parent)
-        if above is not None and logs[folder].values and not above.values:
+        if above is not None and logs[folder].only_hyperparameters and not above.values:
             above.values |= {**logs[folder].last, **logs[folder].values}
             del logs[folder]
     return [
@@ -65,6 +82,13 @@ class _FolderLog:
         default_factory=lambda: defaultdict(dict)
     )
     times: list[float] = field(default_factory=list)
+    has_file: bool = False
+
+    @property
+    def only_hyperparameters(self) -> bool:
+        """Whether the folder was written by ``add_hparams`` alone, beside the final value of each metric."""
+        curves = any(len(points) > 1 for points in self.scalars.values())
+        return bool(self.values) and not self.has_file and not curves
 
     @property
     def curves(self) -> dict[str, list[Reading]]:
@@ -90,10 +114,11 @@ def _read_folder(folder: Path) -> _FolderLog:
     yaml_file = folder / "hparams.yaml"
     if yaml_file.is_file():
         try:
-            said = yaml.safe_load(yaml_file.read_text("utf-8"))
+            said = yaml.load(yaml_file.read_text("utf-8"), _HyperparameterLoader)
         except (ValueError, yaml.YAMLError) as error:
             raise EvidenceError(f"cannot read {yaml_file}: {error}") from error
         log.values |= said if isinstance(said, dict) else {}
+        log.has_file = True
     # a resumed run continues in another file; repeated steps replace the earlier values
     for path in sorted(path for path in folder.iterdir() if "tfevents" in path.name):
         for content in _records(path):

@@ -82,6 +82,43 @@ def test_how_a_run_ended_that_did_not_come_to_the_target():
     assert convert(run([0.5, 0.97], status="crashed")).result.state is TrialState.REACHED
 
 
+def with_losses(past, name, *losses):
+    """The run with a curve of one loss, from pairs of updates and values."""
+    curve = [Reading(step, value) for step, value in losses]
+    return PastRun(past.label, past.values, {**past.curves, name: curve}, past.status)
+
+
+@pytest.mark.parametrize("name", ["loss", "train_loss"])
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_loss_that_was_logged_and_is_not_finite_is_diverged(name, lost):
+    def ended(top1, *losses):
+        result = convert(with_losses(run(top1), name, *losses)).result
+        return result.state, result.epochs
+
+    assert ended([0.5, 0.1, 0.1], (10, 2.0), (20, lost), (30, lost)) == ("diverged", 2.0)
+    assert ended([0.5, 0.1, 0.1], (9, 2.0), (19, lost)) == ("diverged", 2.0)  # between evaluations
+    assert ended([0.5, 0.1], (10, 2.0), (25, lost)) == ("diverged", 2.0)  # after the last one
+    assert ended([0.5, 0.97, 0.1], (10, 2.0), (25, lost)) == ("reached", 3.0)
+    # a loss that was not logged is no sign, nor one that a resumed run replaced, nor one before training
+    assert ended([0.5, 0.6], (10, 2.0)) == ("censored", 2.0)
+    assert ended([0.5, 0.6], (10, lost), (10, 2.0)) == ("censored", 2.0)
+    assert ended([0.5, 0.6], (0, lost), (10, 2.0)) == ("censored", 2.0)
+
+
+def test_a_loss_lost_beyond_the_budget_says_nothing_of_the_time_within_it():
+    target = "target: {metric: top1, best_within: {epochs: 2}}"
+    text = STUDY.replace("target: {metric: top1, at_least: 0.96}", target)
+    study = parse_study(text.replace(", epochs_per_trial: 10", ""))
+
+    def state(*losses):
+        past = with_losses(run([0.5, 0.6, 0.1]), "loss", *losses)
+        options = check_options(study, [past], ImportOptions(train_samples=320))
+        return trial_of_past_run(study, past, options, lambda new: 7).result.state
+
+    assert state((20, 1.0), (30, math.nan)) is TrialState.CENSORED
+    assert state((20, math.nan), (30, math.nan)) is TrialState.DIVERGED
+
+
 def test_the_caller_says_what_a_status_stands_for():
     options = ImportOptions(states={"killed": "censored", "finished": "skip"}, train_samples=320)
     assert convert(run([0.5], status="killed"), options).result.state is TrialState.CENSORED
@@ -127,7 +164,7 @@ def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mappe
     assert (own["muon_momentum"], own["cooldown_share"], own["muon_nesterov"]) == (0.95, 0.3, True)
     for values, said in (
         ({"cooldown_share": 0.2}, "cooldown_share is 0.2, but the study fixes 0.3"),
-        ({"muon_iterations": 4}, "muon_iterations is 4, but the study's trainings have 5"),
+        ({"muon_iterations": 4}, "muon_iterations is 4, but the study's trials have 5"),
         ({"muon_nesterov": "no"}, "muon_nesterov must be true or false, but got 'no'"),
         ({"muon_rate_scaling": "rsm"}, "muon_rate_scaling must be one of rms, shape"),
         ({"muon_rest_rate": "fast"}, "muon_rest_rate must be a number, but got 'fast'"),
@@ -154,6 +191,10 @@ def test_without_a_curve_nothing_is_guessed():
     censored = convert(of(epochs=10, top1=0.9)).result
     assert censored.state is TrialState.CENSORED and censored.epochs == 10
     assert convert(of(epochs=3, top1="NaN")).result.state is TrialState.DIVERGED
+    assert convert(of(epochs=3, top1=0.1, loss="NaN")).result.state is TrialState.DIVERGED
+    assert convert(of(epochs=3, top1=0.1, train_loss=math.inf)).result.state is TrialState.DIVERGED
+    named = convert(of(epochs=3, top1=0.1, loss="cross_entropy")).result
+    assert named.state is TrialState.CENSORED
     assert "the number of epochs is missing" in why(of(epochs=10, top1=0.97))
     assert "no curve" in why(of(top1=0.9))
     assert convert(of(epochs_to_target=4, state="diverged")).result.state is TrialState.DIVERGED

@@ -14,6 +14,7 @@ from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.past_runs.conversion import ImportOptions
 from hpo.past_runs.importing import import_runs
+from hpo.past_runs.past_run import PastRun
 from hpo.runs.repository import enter_study
 from storage.records import StudyState, TrialState
 from storage.store import Store
@@ -52,6 +53,36 @@ def test_each_run_is_a_trial_once(store):
     again = import_runs(store, study, spec(), [*runs, run([0.99], label="d")], OPTIONS)
     assert again.trials == 1 and again.known == 2
     assert len(store.trials(study.id)) == 3
+
+
+def test_runs_of_one_label_are_told_apart_by_their_content(store):
+    study = enter_study(store, spec())
+
+    def gained(*runs):
+        return import_runs(store, study, spec(), runs, OPTIONS).trials
+
+    def table_row(epochs):
+        return PastRun(
+            "csv runs.csv 2",
+            {"learning_rate": 0.1, "global_batch_size": 32, "epochs_to_target": epochs},
+        )
+
+    label = "tensorboard lightning_logs/version_0"
+    first, lost = run([0.5, 0.6], label=label), run([0.1, math.nan], lr=0.9, label=label)
+    others = [
+        run([0.5, 0.6], lr=0.2, label=label),
+        run([0.5, 0.6], batch=64, label=label),
+        run([0.4, 0.97], label=label),
+        lost,
+    ]
+    assert gained(first) == 1
+    assert [gained(other) for other in others] == [1, 1, 1, 1]
+    assert gained(first, *others) == 0 and gained(*others, first) == 0
+    assert gained(run([0.5, 0.6, 0.97], label=label)) == 0  # the first run, grown since
+    assert [gained(table_row(3)), gained(table_row(3)), gained(table_row(4))] == [1, 0, 1]
+    reasons = [trial.reason for trial in store.trials(study.id)]
+    assert reasons[0] == f"imported: {label}" and len(set(reasons)) == len(reasons) == 7
+    assert all(reason.startswith(f"{reasons[0]}, content ") for reason in reasons[1:5])
 
 
 def test_runs_of_which_none_compares_are_an_error_with_the_commonest_reasons(store):
@@ -257,6 +288,42 @@ def test_the_training_samples_of_curves_are_those_of_the_study(folder, changed, 
     assert done.exit_code == 0, done.output
     (trial,) = hpo.read_study("images").trials
     assert (trial.epochs_to_target, trial.samples) == (2.0, 2 * samples)
+
+
+SUMMARIES = """\
+name: past
+workload: noisy_quadratic
+data: {train_samples: 512}
+target: {metric: loss, at_most: 0.05}
+ladder: [256, 512, 1024]
+search: {learning_rate: {log_uniform: [0.01, 10], role: scaled}}
+budget: {trials: 12, epochs_per_trial: 90}
+"""
+
+
+@pytest.mark.fit
+@pytest.mark.parametrize("said", [True, False])
+def test_a_plan_from_runs_that_give_only_their_epochs(folder, said):
+    text = SUMMARIES if said else SUMMARIES.replace("data: {train_samples: 512}\n", "")
+    (folder / "past.yaml").write_text(text)
+    lines = [
+        f"{batch}-{factor},{batch},{factor * batch / 2560},{(20 + batch / 200) * (1.15 if factor != 1 else 1)},reached"
+        for batch in (256, 512, 1024)
+        for factor in (0.5, 1, 2)
+    ]
+    header = "run,global_batch_size,learning_rate,epochs_to_target,state"
+    (folder / "past.csv").write_text("\n".join([header, *lines]) + "\n")
+    done = call("import", "csv", "past.csv", "--study", "past.yaml")
+    assert done.exit_code == 0, done.output
+    done = call(
+        "plan", "past", "--machine", "summit", "--cost", "resnet50", "--global-batch-size", "4096"
+    )
+    if said:
+        assert done.exit_code == 0 and "summit" in done.output, done.output
+    else:
+        assert done.exit_code in (1, 2), done.output
+        assert "needs the number of samples per epoch" in done.output
+        assert "run one trial (`hpo run`)" in done.output
 
 
 def test_where_the_data_of_a_study_are_elsewhere_the_way_out_is_named(folder):

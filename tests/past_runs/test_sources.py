@@ -36,6 +36,15 @@ def test_both_stores_of_mlflow_hold_the_same_runs(store, as_uri, tmp_path):
     assert len({run.label for run in runs}) == 6
 
 
+def test_the_later_of_two_values_of_a_step_counts_not_the_larger(tmp_path):
+    metrics = mlflow_folder(tmp_path).rglob("metrics")
+    path = next(metrics) / "resumed"
+    path.write_text("2000 0.5 1\n3000 0.91 2\n4000 0.6 2\n")
+    (run,) = (run for run in read_mlflow(str(tmp_path / "mlruns")) if "resumed" in run.curves)
+    assert [(each.step, each.value) for each in run.curves["resumed"]][-1] == (2, 0.6)
+    assert run.values["resumed"] == 0.6
+
+
 def test_an_experiment_of_mlflow_is_chosen_by_name_or_refused(tmp_path):
     source = str(mlflow_database(tmp_path))
     assert len(read_mlflow(source, "images")) == 6
@@ -95,6 +104,43 @@ def test_the_file_of_hyperparameters_that_lightning_writes(tmp_path):
     (tmp_path / "version_0" / "hparams.yaml").write_text("lr: 0.3\nbatch_size: 16\n")
     (run,) = read_tensorboard(tmp_path)
     assert run.values["lr"] == 0.3 and run.values["batch_size"] == 16
+
+
+def test_python_objects_in_the_file_of_lightning_stop_no_folder(tmp_path):
+    writers = pytest.importorskip("tensorboardX", reason="writes event files")
+    for version in ("version_0", "version_1"):
+        with writers.SummaryWriter(str(tmp_path / version)) as writer:
+            writer.add_scalar("acc", 0.5, 1)
+    (tmp_path / "version_0" / "hparams.yaml").write_text(
+        "lr: 0.3\nbetas: !!python/tuple\n- 0.9\n- 0.999\n"
+        "act: !!python/name:torch.nn.ReLU ''\nout: !!python/object/apply:os.getcwd []\n"
+    )
+    first, second = read_tensorboard(tmp_path)
+    assert {name: first.values[name] for name in ("lr", "betas", "act", "out")} == {
+        "lr": 0.3,
+        "betas": [0.9, 0.999],
+        "act": None,
+        "out": None,
+    }
+    assert second.values == {"acc": 0.5}
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_runs_below_a_folder_with_events_of_its_own_keep_their_curves(tmp_path, from_file):
+    writers = pytest.importorskip("tensorboardX", reason="writes event files")
+    with writers.SummaryWriter(str(tmp_path / "logs")) as writer:
+        writer.add_scalar("gpu", 0.5, 1)
+    folder = tmp_path / "logs" / "run"
+    with writers.SummaryWriter(str(folder)) as writer:
+        for step in range(1, 2 if from_file else 3):
+            writer.add_scalar("acc", 0.1 * step, step)
+        if not from_file:
+            writer.file_writer.add_summary(writers.summary.hparams({"lr": 0.3}, {})[1])
+    if from_file:
+        (folder / "hparams.yaml").write_text("lr: 0.3\n")
+    above, run = read_tensorboard(tmp_path / "logs")
+    assert (set(above.curves), above.values) == ({"gpu"}, {"gpu": 0.5})
+    assert set(run.curves) == {"acc"} and run.values["lr"] == 0.3
 
 
 def test_a_file_that_a_crash_cut_short_is_read_to_there_and_a_damaged_one_refused(tmp_path):

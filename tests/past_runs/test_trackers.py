@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -308,3 +309,64 @@ def test_aim_that_is_not_installed(tmp_path, monkeypatch):
     choice = parse_study(SPEC + "trackers: [aim]\n").trackers[0]
     with pytest.raises(ExportError, match=r"pip install \"largebatch\[aim\]\""):
         make_tracker(choice, None, None, tmp_path)
+
+
+class _Run:
+    """A run of a tracker's library, which remembers the steps that it was given, by its id."""
+
+    written = {}
+
+    def __init__(self, run_hash=None, **settings):
+        self.hash = run_hash or settings.get("id") or f"run {len(self.written)}"
+        self.starting_step, self.summary = 0, {}
+        self.steps = self.written.setdefault(self.hash, [])
+
+    def log(self, values, step):
+        self.steps.append(step)
+
+    def track(self, value, name, step, epoch):
+        if name == "epochs":
+            self.steps.append(step)
+
+    def finish(self, exit_code=0):
+        self.steps.append(f"ended {exit_code}")
+
+    def close(self):
+        self.steps.append("ended")
+
+    def add_tag(self, tag):
+        pass
+
+    def __setitem__(self, name, value):
+        pass
+
+
+@pytest.mark.parametrize("library", ["aim", "wandb"])
+def test_a_trial_that_is_trained_again_continues_its_run(store, tmp_path, monkeypatch, library):
+    from hpo.runs.exports.aim_log import AimTracker
+    from hpo.runs.exports.wandb_log import WandbTracker
+
+    monkeypatch.setattr(_Run, "written", {})
+    stand_in = SimpleNamespace(Run=_Run, init=_Run, Settings=dict)
+    monkeypatch.setitem(sys.modules, library, stand_in)
+    study = study_of(store)
+
+    def write():
+        make = AimTracker if library == "aim" else WandbTracker
+        tracker = make(study, stored_spec(study), tmp_path / "trackers")
+        assert track_study(store, study, tracker) == 3
+        tracker.close()
+
+    third = store.trials(study.id)[2]
+    store.finish_trial(third.id, result(TrialState.FAILED, "out of disk"))
+    store.set_study_state(study.id, StudyState.INTERRUPTED)
+    write()
+    write()
+    ends = ["ended", "ended"] if library == "aim" else ["ended 1", "ended 0"]
+    assert [*_Run.written.values()][2] == [10, 20, ends[0]]
+    store.retry_failed(study.id)
+    store.start_trials([third.id])
+    store.finish_trial(third.id, result(TrialState.REACHED), points(1, 4))
+    write()
+    assert [*_Run.written.values()][2] == [10, 20, ends[0], 30, 40, ends[1]]
+    assert len(_Run.written) == 3

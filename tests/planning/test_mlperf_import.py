@@ -327,6 +327,38 @@ def test_logs_that_cannot_be_read_say_why(tmp_path: Path, text: str, said: str) 
     assert said in shown.output
 
 
+POINT = LARS_POINTS[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (resnet_log(*POINT).replace('"value": 0.7593', '"value": null'), "not 'NoneType'"),
+        (resnet_log(*POINT).replace('"epoch_num": 35', '"epoch_num": null'), "not 'NoneType'"),
+        (resnet_log(*POINT).replace('"epoch_num": 35', '"epoch_num": Infinity'), "but got inf"),
+        (resnet_log(*POINT) + line("number_of_nodes", "N/A", 1), "'N/A'"),
+        (resnet_log(*POINT) + line("number_of_nodes", 10**12, 1), "nodes must be a whole number"),
+        (resnet_log(*POINT) + line("seed", "abc", 1), "'abc'"),
+        (resnet_log(*POINT) + ':::MLLOG {"key": "x", "value": 1, "time_ms": 1, "metadata": [1]}\n', "'get'"),
+        (resnet_log(*POINT).replace("lars_opt_base_learning_rate", "speed"), "holds no learning rate"),
+    ],
+)  # fmt: skip
+def test_one_odd_value_leaves_out_its_file_and_no_other(
+    round_folder: Path, tmp_path: Path, text: str, said: str
+) -> None:
+    odd = round_folder / "ACME" / "results" / "dgx_8" / "resnet" / "result_1.txt"
+    odd.write_text(text)
+    shown = CliRunner().invoke(
+        main, ["import", "mlperf", str(round_folder), "--storage", f"{tmp_path}/hpo.db", "--json"]
+    )
+    assert shown.exit_code == 0, shown.output
+    done = json.loads(shown.stdout)
+    assert done["outcomes"] == {"mlperf-training-v2.1-resnet": 7}
+    (left_out,) = done["left_out"]
+    assert str(odd) in left_out
+    assert said in left_out
+
+
 def test_a_folder_without_results_says_where_to_look(tmp_path: Path) -> None:
     shown = CliRunner().invoke(
         main, ["import", "mlperf", str(tmp_path), "--storage", str(tmp_path / "hpo.db")]

@@ -8,13 +8,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hpo.errors import EvidenceError
 from hpo.past_runs.mlperf.log import MLPerfLoggedRun, read_log
 from hpo.past_runs.mlperf.settings import settings_of_mlperf_run
 from search_spaces.settings import TrainingSettings
+from storage.figures import OUTCOME_FIGURES, PLAN_FIGURES, figures_fault
 
+_SEEDS = 2**63  # some submitters' seeds do not fit in a signed column
 _ROUND = re.compile(r"(training|hpc)_results_(v\d+\.\d+)")
 
 
@@ -47,6 +50,7 @@ class SubmittedRun:
     nodes: int
     accelerators: int
     global_batch_size: int
+    seed: int
     settings: TrainingSettings
     run: MLPerfLoggedRun
 
@@ -82,6 +86,11 @@ def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedR
                 yield _result(log, round_name)
             except EvidenceError as error:
                 yield error if str(log) in str(error) else EvidenceError(f"{log}: {error}")
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                yield EvidenceError(
+                    f"{log}: a value in the log is not of the kind that its key needs ({error}); correct the line or "
+                    "drop the file"
+                )
 
 
 def _result(log: Path, round_name: str | None) -> SubmittedRun:
@@ -100,6 +109,10 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
     )
     nodes = run.whole("number_of_nodes") or _whole(description, "number_of_nodes") or 1
     accelerators = run.whole("number_of_ranks") or nodes * per_node
+    nodes = max(1, -(-accelerators // per_node))
+    sizes = SimpleNamespace(nodes=nodes, workers=accelerators, global_batch_size=batch)
+    if fault := figures_fault(PLAN_FIGURES, sizes) or figures_fault(OUTCOME_FIGURES, run):
+        raise EvidenceError(fault)
     return SubmittedRun(
         path=log,
         round=round_name or _round_of(log),
@@ -109,9 +122,10 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
         division=str(
             run.values.get("submission_division") or description.get("division") or "closed"
         ).lower(),
-        nodes=max(1, -(-accelerators // per_node)),
+        nodes=nodes,
         accelerators=accelerators,
         global_batch_size=batch,
+        seed=(run.whole("seed") or 0) % _SEEDS,
         settings=settings_of_mlperf_run(run, workers=accelerators),
         run=run,
     )

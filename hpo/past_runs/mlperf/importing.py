@@ -33,7 +33,6 @@ from storage.records import (
 from storage.store import Store
 
 BACKEND = "mlperf"
-_SEEDS = 2**63  # some submitters' seeds do not fit in a signed column
 
 
 @dataclass
@@ -107,6 +106,7 @@ def _enter(
         study = store.study(name)
     except NotFound:
         plans, spec = [], _spec(name, results, [])
+        spec.check_new_name()
         study = store.create_study(
             NewStudy(
                 name=name,
@@ -224,7 +224,7 @@ def _outcome(plan_id: int, result: SubmittedRun) -> NewOutcome:
     state = TrialState.CENSORED if reached is None else TrialState.REACHED
     return NewOutcome(
         plan_id=plan_id,
-        seed=(result.run.whole("seed") or 0) % _SEEDS,
+        seed=result.seed,
         backend=BACKEND,
         workers=result.accelerators,
         state=state,

@@ -6,6 +6,7 @@ MLCommons' ``mlperf_logging/mllog/constants.py`` and the training and HPC rules 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -120,9 +121,13 @@ def _one(events: list[LogLine], key: str, path: Path, *, last: bool = False) -> 
 
 
 def _evaluation(event: LogLine, start: float) -> MLPerfEvaluation:
-    step = event.metadata.get("step_num")
+    step, epochs = event.metadata.get("step_num"), float(event.metadata["epoch_num"])
+    if not 0 <= epochs < math.inf:
+        raise EvidenceError(
+            f"epoch_num of eval_accuracy must be finite and 0 or more, but got {epochs:g}"
+        )
     return MLPerfEvaluation(
-        epochs=float(event.metadata["epoch_num"]),
+        epochs=epochs,
         step=None if step is None else int(step),
         seconds=event.seconds - start,
         metric=float(event.value),

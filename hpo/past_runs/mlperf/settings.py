@@ -23,6 +23,9 @@ OPTIMIZERS = {
     "adamw": "adamw",
 }
 
+_RATES = ("base_learning_rate", "learning_rate", "lr")
+"""Names of the learning rate, without the prefix of its optimizer."""
+
 
 def settings_of_mlperf_run(run: MLPerfLoggedRun, *, workers: int) -> TrainingSettings:
     """Return the settings of a logged run; raise :class:`EvidenceError` if optimizer, rate or batch size is missing."""
@@ -32,9 +35,14 @@ def settings_of_mlperf_run(run: MLPerfLoggedRun, *, workers: int) -> TrainingSet
         raise EvidenceError(
             f"opt_name must be one of {', '.join(sorted(set(OPTIMIZERS)))}, but got {name!r}"
         )
+    rate = _hyperparameter(run, *_RATES)
+    if rate is None:
+        raise EvidenceError(
+            f"the log holds no learning rate of {name}: it needs a key such as opt_{_RATES[0]}"
+        )
     found: dict[str, Any] = {
         "optimizer": optimizer,
-        "learning_rate": _hyperparameter(run, "base_learning_rate", "learning_rate", "lr"),
+        "learning_rate": rate,
         "weight_decay": _hyperparameter(run, "weight_decay"),
         "warmup_epochs": _warmup_epochs(run),
         "normalization_batch_size": _normalization_batch_size(run, workers),
@@ -120,7 +128,7 @@ def _decay(run: MLPerfLoggedRun) -> dict[str, Any]:
     steps = _hyperparameter(run, "learning_rate_decay_steps")
     if steps is None:
         return {"decay": "constant"}
-    rate = float(_hyperparameter(run, "base_learning_rate", "learning_rate", "lr") or 0)
+    rate = float(_hyperparameter(run, *_RATES) or 0)
     end = float(_hyperparameter(run, "end_learning_rate") or 0)
     return {
         "decay": "polynomial",
