@@ -161,7 +161,8 @@ def recommend(
     if not together:
         epochs = model.warmup.usual
         if model.warmup.tuned:
-            chosen[WARMUP] = RecommendedSetting(epochs, Interval(epochs, epochs, epochs))
+            # without a learning rate nothing tells what a shorter warmup would cost: any of those tried may be the best
+            chosen[WARMUP] = RecommendedSetting(epochs, Interval(epochs, *model.warmup.tried))
         return RecommendedSettings(log_batch, chosen, epochs)
     return _start(posterior, RecommendedSettings(log_batch, chosen), kept)
 
@@ -396,10 +397,11 @@ def _soft_weight(expected: Array) -> Array:
 
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:
-    """Return bounds that exceed the tried values at most in proportion to the excess over the batches seen."""
-    beyond = max(log_batch - law.log_anchor, 0.0) + law.slack
+    """Return bounds that exceed the tried values at most in proportion to the distance from the batches seen."""
+    beyond = max(law.log_first - log_batch, log_batch - law.log_anchor, 0.0) + law.slack
     low, high = law.tried
     if law.is_log:
         return low - np.log(2) - beyond, high + np.log(2) + beyond
-    slack = 0.25 * abs(high)
-    return low - slack, (high + slack) * float(np.exp(beyond))
+    slack, grow = 0.25 * abs(high), float(np.exp(beyond))
+    bottom, top = low - slack, high + slack
+    return bottom * grow if bottom < 0 else bottom / grow, top * grow if top > 0 else top / grow

@@ -13,7 +13,7 @@ from hpo.extrapolation.raced import RaceEvidence, whole_race_trainings
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
-FAR, VERY_FAR = 4.0, 16.0  # times the largest rung
+FAR, VERY_FAR = 4.0, 16.0  # times the largest rung, or below the smallest
 WIDE, VERY_WIDE = 1.6, 2.5  # ratio of high to low, in epochs
 # the same for the shortfall after a fixed budget, which varies less than the epochs
 WIDE_SHORTFALL, VERY_WIDE_SHORTFALL = 1.2, 1.5
@@ -46,13 +46,12 @@ def judge_forecast(
     doubts = _grave(posterior, needs_growth=not seen_there)
     doubts += [] if seen_there else _one_rate(posterior)
     worries = []
-    rungs = _reached_rungs(posterior)
-    rungs_below = [
-        batch
-        for batch in posterior.evidence.batches
-        if raced is None or batch != raced.global_batch_size
-    ]
-    beyond = global_batch_size / (rungs_below or posterior.evidence.batches)[-1]
+    reached = _reached_rungs(posterior)
+    rungs = len(reached)
+    ladder = [batch for batch in reached if raced is None or batch != raced.global_batch_size]
+    ladder = ladder or posterior.evidence.batches
+    beyond, below = global_batch_size / ladder[-1], ladder[0] / global_batch_size
+    place = _place(beyond, below)
     width = high / low
     wide, very_wide = (
         (WIDE, VERY_WIDE)
@@ -63,10 +62,10 @@ def judge_forecast(
         doubts.append("no training run of the race reached the target")
     if seen_there:
         pass
-    elif beyond > VERY_FAR:
-        doubts.append(f"the batch is {beyond:.3g} times the largest rung")
-    elif beyond > FAR:
-        worries.append(f"the batch is {beyond:.3g} times the largest rung")
+    elif max(beyond, below) > VERY_FAR:
+        doubts.append(f"the batch is {place}")
+    elif max(beyond, below) > FAR:
+        worries.append(f"the batch is {place}")
     if width > very_wide:
         doubts.append(f"the interval spans a factor of {width:.2g}")
     elif width > wide:
@@ -79,14 +78,14 @@ def judge_forecast(
     grave, minor = _of_scales(posterior)
     doubts, worries = doubts + grave, worries + minor
     spread = law_disagreement(posterior, global_batch_size)
-    if spread > 1.3 and beyond > 1 and not seen_there:
+    if spread > 1.3 and max(beyond, below) > 1 and not seen_there:
         worries.append(
             f"laws that fit the rungs equally well differ by a factor of {spread:.2g} there"
         )
     if calibration and calibration.doubt:
         doubts.append(calibration.doubt)
     trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"
-    return trust, _sentence(posterior, global_batch_size, beyond, width, doubts + worries, raced)
+    return trust, _sentence(posterior, global_batch_size, place, width, doubts + worries, raced)
 
 
 def scaling_regime(posterior: Posterior, global_batch_size: float) -> str:
@@ -105,10 +104,18 @@ def law_disagreement(posterior: Posterior, global_batch_size: float) -> float:
     return float(np.exp(abs(np.median(expected[sharp]) - np.median(expected[~sharp]))))
 
 
-def _reached_rungs(posterior: Posterior) -> int:
+def _place(beyond: float, below: float) -> str:
+    """Return, in words, where a batch is that is ``beyond`` times the largest rung, or ``below`` times the smallest."""
+    if below > 1:
+        return f"{below:.3g} times below the smallest rung"
+    return f"{beyond:.3g} times the largest rung" if beyond > 1 else "inside the ladder"
+
+
+def _reached_rungs(posterior: Posterior) -> list[int]:
+    """Return the batch sizes at which a run reached the target, in increasing order."""
     evidence = posterior.evidence
     reached = {item.global_batch_size for item in evidence.observations if item.state == "reached"}
-    return len(reached | {row.global_batch_size for row in evidence.aggregates})
+    return sorted(reached | {row.global_batch_size for row in evidence.aggregates})
 
 
 def _done(posterior: Posterior) -> str:
@@ -123,7 +130,7 @@ def _done(posterior: Posterior) -> str:
 def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
     doubts = [posterior.note] if posterior.note else []
     observations = posterior.evidence.observations
-    rungs = _reached_rungs(posterior)
+    rungs = len(_reached_rungs(posterior))
     if rungs == 0:
         states = {item.state for item in observations}
         doubts.append(
@@ -157,7 +164,8 @@ def _one_rate(posterior: Posterior) -> list[str]:
 def _minor(posterior: Posterior) -> list[str]:
     worries = []
     observations = posterior.evidence.observations
-    if observations and len({item.seed for item in observations}) == 1:
+    seeds = {item.seed for item in observations}
+    if len(seeds) == 1 and None not in seeds:
         worries.append("one seed only")
     if observations:
         for law in posterior.model.laws:
@@ -217,16 +225,15 @@ def _untried(posterior: Posterior, learning_rate: float) -> bool:
 def _sentence(
     posterior: Posterior,
     batch: float,
-    beyond: float,
+    place: str,
     width: float,
     problems: list[str],
     raced: RaceEvidence | None,
 ) -> str:
-    where = f"{beyond:.3g} times the largest rung" if beyond > 1 else "inside the ladder"
-    opening = f"{where[0].upper()}{where[1:]}, in the regime of {scaling_regime(posterior, batch)}"
+    opening = f"{place[0].upper()}{place[1:]}, in the regime of {scaling_regime(posterior, batch)}"
     opening += f"; {raced.told()}" if raced else ""
     if not problems:
-        rungs = _reached_rungs(posterior)
+        rungs = len(_reached_rungs(posterior))
         agree = f"{rungs} rungs agree with one law and " if rungs > 1 else ""
         return f"{opening}; {agree}the interval spans a factor of {width:.2g}."
     return f"{opening}. Doubts: {'; '.join(problems)}."

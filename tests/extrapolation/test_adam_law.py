@@ -48,6 +48,7 @@ def law():
         1.0,
         (np.log(1e-4), np.log(1e-2)),
         np.log(256.0),
+        np.log(16.0),
     )
 
 
@@ -126,7 +127,9 @@ def sweep(fall=0.0, seed=0, batches=(32, 64, 128, 256), optimizer="adamw"):
             }
         ),
     )
-    made = AdamRate(ScaledSetting("learning_rate"), 0.0, 1.0, (-1.0, 1.0), np.log(256.0))
+    made = AdamRate(
+        ScaledSetting("learning_rate"), 0.0, 1.0, (-1.0, 1.0), np.log(256.0), np.log(16.0)
+    )
     found = []
     for batch in batches:
         for rate in np.geomspace(2e-4, 8e-3, 9):

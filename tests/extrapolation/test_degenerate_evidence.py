@@ -10,7 +10,7 @@ from hpo.extrapolation.evidence.evidence import (
     TrainingObservation,
 )
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.inference.posterior import WORK, fit
 
 pytestmark = pytest.mark.fit
 
@@ -130,6 +130,57 @@ def test_a_far_batch_is_trusted_less_than_a_near_one():
     assert near.trust in {"high", "medium"}
     assert far.trust == "low"
     assert "64 times the largest rung" in far.reason
+
+
+def _clean_sweep(*lost):
+    """Runs over 256 to 4096 with the best rate at batch / 2560, beside ``lost`` ones."""
+    reached = [
+        TrainingObservation(
+            batch,
+            "reached",
+            epochs * (1 + 0.5 * abs(np.log(times))),
+            {"learning_rate": batch / 2560 * times},
+        )
+        for batch, epochs in ((256, 10.0), (512, 10.3), (1024, 11.0), (2048, 12.5), (4096, 16.0))
+        for times in (0.4, 0.7, 1.0, 1.5, 2.2)
+    ]
+    return fit(Evidence(observations=[*reached, *lost], tuned=RATE), rng=np.random.default_rng(0))
+
+
+def test_a_batch_far_below_the_ladder_has_its_own_rate_and_less_trust():
+    posterior = _clean_sweep()
+    near, far, inside = (forecast(posterior, batch) for batch in (32, 4, 256))
+    assert far.settings["learning_rate"].median == pytest.approx(4 / 2560, rel=0.4)
+    assert far.epochs_to_target.median == pytest.approx(10, rel=0.15)
+    assert (inside.trust, near.trust, far.trust) == ("high", "medium", "low")
+    assert inside.reason.startswith("Inside the ladder")
+    assert far.reason.startswith("64 times below the smallest rung")
+    assert "Doubts: the batch is 64 times below the smallest rung." in far.reason
+
+
+def test_a_batch_where_every_run_was_lost_is_no_rung():
+    lost = TrainingObservation(4096 * 32, "pruned", 0.1, {"learning_rate": 50.0})
+    found = forecast(_clean_sweep(lost), 4096 * 32)
+    assert found.trust == "low"
+    assert "the batch is 32 times the largest rung" in found.reason
+
+
+def test_one_seed_is_a_doubt_only_where_it_is_known():
+    known = Evidence(observations=_trials([16, 32, 64, 128], seeds=(0,)), tuned=RATE)
+    unknown = Evidence(observations=_trials([16, 32, 64, 128], seeds=(None,)), tuned=RATE)
+    for evidence, doubt in ((known, True), (unknown, False)):
+        found = forecast(fit(evidence, rng=np.random.default_rng(0)), 128)
+        assert ("one seed only" in found.reason) is doubt
+
+
+def test_the_work_of_many_rows_is_bounded():
+    rows = [
+        AggregateRow(batch, 8.0 * (1 + batch / 4096), 10) for batch in range(64, 64 + 80 * 50, 50)
+    ]
+    posterior = fit(Evidence(aggregates=rows), rng=np.random.default_rng(0))
+    assert len(posterior.residuals) == WORK / 80
+    found = forecast(posterior, 4096).epochs_to_target
+    assert found.median == pytest.approx(16, rel=0.05)
 
 
 def test_mixed_rows_and_trials_are_fitted_together():

@@ -320,7 +320,7 @@ def test_where_momentum_sets_the_epochs_the_interval_holds_every_rate_that_serve
     law = DescentLaw(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
     known, batch = values(lags=30.0), np.log([3e4])
     rates = DescentRate(
-        ScaledSetting("learning_rate"), 0.0, 1.0, (-5.0, 5.0), law.log_anchor, descent=law
+        ScaledSetting("learning_rate"), 0.0, 1.0, (-5.0, 5.0), law.log_anchor, 0.0, descent=law
     )
     known |= {
         "learning_rate.log_margin": np.zeros(1),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.table import read_table
+from hpo.extrapolation.inference.posterior import fit
 from trainers.job import Question, Target
 
 TOP1 = Question(Target.best("top1", higher_is_better=True), 30.0)
@@ -53,12 +55,26 @@ def test_runs_that_did_not_come_to_the_end_say_that_they_were_no_better(tmp_path
         ("global_batch_size,top1\n64,\n", "line 2, column 'top1' is empty; fill it, drop the row"),
         ("global_batch_size,top1\n64,76.1\n", "must be a share of at most 1, but got '76.1'"),
         ("global_batch_size,top1,epochs_to_target\n64,0.5,3\n", "but has both; drop one"),
+        (
+            "global_batch_size,top1,state\n64,0.5,\n64,0.7,censored\n",
+            "line 3, column 'state' must be reached for a run that trained to the end of the budget",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(EvidenceError) as caught:
         read_table(table(tmp_path, text), question=TOP1)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("state", ["diverged", "pruned", "censored"])
+def test_where_no_run_came_to_the_end_nothing_is_told_of_the_metric(
+    tmp_path: Path, state: str
+) -> None:
+    rows = "".join(f"{batch},,{state}\n" for batch in (64, 128, 256))
+    evidence = read_table(table(tmp_path, f"global_batch_size,top1,state\n{rows}"), question=TOP1)
+    with pytest.raises(EvidenceError, match="none of 3 did, so nothing is known of top1"):
+        fit(evidence, rng=np.random.default_rng(0))
 
 
 @pytest.mark.slow

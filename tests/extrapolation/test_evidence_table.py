@@ -302,6 +302,46 @@ def test_diverged_runs_of_a_table_bound_the_rate_and_tell_the_risk(ahead):
     assert exploded.laws["learning_rate"]["stable_below"].high < 45
 
 
+def test_one_lost_run_leaves_the_forecast_of_tuned_means_as_it_is(ahead):
+    pairs = (*PLAIN, (1024, 25.0))
+    means = _lines(pairs, ["10"] * 5, ["0.1", "0.2", "0.4", "0.8", "1.6"], ["reached"] * 5)
+    alone, beside = (
+        ahead(lines, "runs,learning_rate,state", batch=1024)
+        for lines in (means, [*means, "1024,1,,12,diverged"])
+    )
+    assert beside.epochs_to_target.median == pytest.approx(alone.epochs_to_target.median, rel=0.1)
+    assert beside.epochs_to_target.high / beside.epochs_to_target.low < 1.6
+    assert 0.8 < beside.settings["learning_rate"].median < 1.8
+
+
+def test_the_chance_of_one_run_follows_its_own_spread_however_many_runs_a_row_has(ahead):
+    for runs in ("5", "100"):
+        spread = [repr(0.3 * epochs) for _, epochs in PLAIN]
+        found = ahead(_lines(PLAIN, [runs] * 4, spread), "runs,sd", batch=512)
+        longer = next(
+            one for one in found.chances if one.epochs > 1.2 * found.epochs_to_target.median
+        )
+        # one run within 1.25 times the median: the normal distribution has 0.77 below log(1.25) / 0.3
+        assert longer.probability == pytest.approx(0.76, abs=0.03)
+
+
+def test_settings_below_zero_stay_near_what_was_tried(ahead):
+    rows = _lines(PLAIN, ["-4", "-3.9", "-4.1", "-4"])
+    for batch in (512, 8192):
+        found = ahead(rows, "log10_decay", batch=batch).settings["log10_decay"]
+        assert -5 < found.median < -3.5 and found.low < found.median < found.high
+
+
+def test_a_warmup_without_a_rate_may_be_any_that_was_tried(ahead):
+    lines = [
+        f"{batch},{epochs * (1 + 0.3 * abs(np.log(warmup / 8))):.4g},{warmup}"
+        for batch, epochs in PLAIN
+        for warmup in (0.5, 1, 2, 8)
+    ]
+    found = ahead(lines, "warmup_epochs").settings["warmup_epochs"]
+    assert (found.low, found.median, found.high) == (0.5, 1.5, 8)
+
+
 def test_the_optimizer_of_a_table_chooses_what_is_believed_of_its_rate(ahead):
     rates = ["0.001", "0.0014", "0.002", "0.0028"]
     found = {
@@ -357,3 +397,16 @@ def test_falling_epochs_are_no_promise_of_fewer_still(ahead):
 def test_epochs_all_over_the_place_get_low_trust(ahead):
     found = ahead(_lines(((64, 10.0), (128, 30.0), (256, 5.0), (512, 40.0))))
     assert found.trust == "low" and found.epochs_to_target.high / found.epochs_to_target.low > 4
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"{GOOD}1024,{'1' * 131_073}\n", 4),
+        (f"global_batch_size,{'a' * 131_073}\n256,8\n", 1),
+    ],
+)
+def test_a_cell_longer_than_the_reader_takes_names_its_line_and_the_rule(write, text, line):
+    said = rf"table\.csv, line {line}: a cell must have at most 131072 characters"
+    with pytest.raises(EvidenceError, match=said):
+        read_table(write(text))

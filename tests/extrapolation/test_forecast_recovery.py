@@ -6,12 +6,15 @@ import json
 import numpy as np
 import pytest
 from ladders import TUNED, Truth, sweep, table
+from scipy import stats
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence, TrainingObservation
 from hpo.extrapolation.forecast import epochs_band, forecast, setting_band
+from hpo.extrapolation.inference.model import make_posterior_models
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.inference.residual import LENGTH, SHARED, residual_correlation
+from hpo.extrapolation.laws.priors import LawPriors
 from hpo.extrapolation.recommend import expected_cost, response_at
 
 pytestmark = pytest.mark.fit
@@ -148,6 +151,26 @@ def test_drawn_residuals_have_the_conditional_mean():
     inverse = np.linalg.inv(prior + np.diag(rows.error**2))
     np.testing.assert_allclose(drawn.mean(axis=0), prior @ inverse @ gap, atol=1e-3)
     np.testing.assert_allclose(np.cov(drawn.T), prior - prior @ inverse @ prior, atol=3e-5)
+
+
+def test_rows_are_jointly_normal():
+    evidence = table(TRUTH, np.random.default_rng(2), (16, 64, 64, 256))
+    model = make_posterior_models(evidence, LawPriors())[0]
+    values = model.layout.values(
+        np.random.default_rng(0).standard_normal((3, model.layout.dimension))
+    )
+    rows, mean = model.rows, model.mean_of_rows(values)
+    errors = np.diag(rows.error**2)
+    expected = [
+        stats.multivariate_normal.logpdf(
+            rows.log_epochs,
+            centre,
+            np.exp(2 * scatter) * residual_correlation(rows.log_batch) + errors,
+        )
+        for centre, scatter in zip(mean, values["log_recipe_scatter"], strict=True)
+    ]
+    found = dataclasses.replace(rows, settings=[]).log_likelihood(values, mean, [])
+    np.testing.assert_allclose(found - len(rows.error) / 2 * np.log(2 * np.pi), expected)
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_means_of_tuned_rows_tell_nothing_of_single_trainings():
     )
     rates = ScaledSetting("learning_rate", "log", 1e-3, 0.3)
     fit_of_rows = fit(Evidence((), rows, None, (rates,)), rng=np.random.default_rng(0))
-    with pytest.raises(EvidenceError, match="give the single runs"):
+    with pytest.raises(EvidenceError, match="give one row per run"):
         training_information(fit_of_rows, 512, [(16, {})])
 
 

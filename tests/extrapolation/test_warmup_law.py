@@ -9,7 +9,7 @@ from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
 
 SAMPLES = 4096.0
-LAW = WarmupLaw(SAMPLES, float(np.log(128)), True, 1.0)
+LAW = WarmupLaw(SAMPLES, float(np.log(128)), True, 1.0, (0.0, 2.0))
 
 
 def values(hardness: float, updates: float, delay: float) -> dict[str, np.ndarray]:

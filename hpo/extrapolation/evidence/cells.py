@@ -24,8 +24,7 @@ def read_table_lines(
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise EvidenceError(f"cannot read the table {path}: {error}") from error
-    reader = csv.reader(lines)
-    header = [name.strip() for name in next(reader, [])]
+    header, rows = _split(path, lines)
     if not any(header):
         raise EvidenceError(
             f"{path} is empty; its first line must name the columns {', '.join(required)}"
@@ -33,8 +32,20 @@ def read_table_lines(
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise EvidenceError(f"{path}, line 1: column {repeated[0]!r} appears twice; keep one")
-    rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     return header, _filled(path, rows, one_row_per)
+
+
+def _split(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the cells of the header, and those of every row with its line number."""
+    reader = csv.reader(lines)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        return header, [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise EvidenceError(
+            f"{path}, line {reader.line_num}: a cell must have at most {csv.field_size_limit()} characters, but the "
+            f"row cannot be read: {error}; shorten the cell or close its quotes"
+        ) from error
 
 
 def _filled(

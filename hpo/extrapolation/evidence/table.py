@@ -8,7 +8,7 @@ empty state means that the target was reached.
 
 If the question is about a fixed budget, a column named after its metric replaces ``epochs_to_target`` and holds the
 best value within that budget. The state ``reached`` then means that the run reached the end of the budget; for a run
-that did not, the metric may be empty.
+that did not, the metric may be empty, and must be if the run is ``censored``.
 """
 
 from __future__ import annotations
@@ -111,6 +111,11 @@ def _as_needs(
     rung = ("global_batch_size", *scales)
     for (line, cells), state in zip(tables, states, strict=True):
         kept = {name: text for name, text in cells.items() if name != metric}
+        if state == "censored" and metric in cells:
+            raise EvidenceError(
+                f"{path}, line {line}, column 'state' must be reached for a run that trained to the end of the budget, "
+                f"but got {state!r} with a {metric}; set it to reached, or leave {metric} empty if the run ended early"
+            )
         if state == "reached":
             if metric not in cells:
                 raise EvidenceError(

@@ -324,6 +324,11 @@ def _make_model(
         if law.name not in apart:
             parameters += law.parameters(response=bool(observations))
     if observations:
+        parameters += [
+            law.scatter_parameter(response=True)
+            for law, seen in zip(laws, rows.settings, strict=True)
+            if np.isfinite(seen).any()
+        ]
         wrong = FAR_MISS if descent is None else FAR_MISS_OF_DESCENT
         parameters += [LawParameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
         parameters += [

@@ -31,7 +31,7 @@ FEW_TRIALS = 40  # with up to this many, the sampler starts from the prior; with
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
 MANY = 1000  # with more trials than this, there is only one search for the mode
 GUESSES, SEARCHES = 300, 4
-WORK = 160_000  # particles times trials: the most that one step of the sampler may cost
+WORK = 160_000  # particles times trials and rows: the most that one step of the sampler may cost
 TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 
@@ -111,8 +111,7 @@ class Posterior:
                 (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
                 / runs
             )
-        # the rows' error is the error of means over about TYPICAL_RUNS runs
-        return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
+        return self.model.rows.error_of_mean(runs) ** 2
 
 
 def thin_posterior(posterior: Posterior, count: int) -> Posterior:
@@ -134,8 +133,16 @@ def fit(
     """Return the posterior of the joint model; deterministic given ``rng``.
 
     If several models are possible, the one with the largest marginal likelihood is used. If the sampler does not reach
-    the posterior, the particles remain wider than the posterior, and ``note`` says so.
+    the posterior, the particles remain wider than the posterior, and ``note`` says so. Raises :class:`EvidenceError`
+    if nothing is known of the metric after a fixed budget.
     """
+    asked = evidence.question
+    reached = evidence.aggregates or any(each.state == "reached" for each in evidence.observations)
+    if asked is not None and not reached:
+        raise EvidenceError(
+            f"at least one run must train to the end of the budget, but none of {len(evidence.observations)} did, so "
+            f"nothing is known of {asked.target.metric}; train longer, or with lower learning rates"
+        )
     models = make_posterior_models(evidence, priors or LawPriors())
     samples = [
         _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
@@ -160,7 +167,8 @@ def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
     most = (
         MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
     )  # with the law of descent, a particle takes twice the time
-    count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
+    work = trials + len(model.rows.log_batch)
+    count = int(np.clip(WORK / work, LEAST_PARTICLES, most))
     return sample_by_tempering(start, model.log_posterior, count, rng)
 
 

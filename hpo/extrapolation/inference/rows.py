@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,12 +27,15 @@ COARSE = 0.03  # runs with equal epochs were evaluated too rarely; averaging doe
 class TableRows:
     """Rows as arrays, shape (rows,): log batch, log epochs, standard error of the log epochs, coordinates.
 
-    ``away`` is (rows, directions).
+    ``single`` is the standard deviation of the log epochs of single runs, and ``coarse`` the least error of any mean of
+    runs. ``away`` is (rows, directions).
     """
 
     log_batch: Array
     log_epochs: Array
     error: Array
+    single: Array
+    coarse: Array
     settings: Sequence[Array]
     scales: Scales
     away: Array
@@ -41,10 +45,25 @@ class TableRows:
         """The coordinates of the rows: (rows, 1 + directions)."""
         return np.column_stack([self.log_batch, self.away])
 
-    def covariance(self, values: Values) -> Array:
-        """Return the covariance of the log epochs, residuals and errors together: (particles, rows, rows)."""
-        scatter = np.exp(2 * values["log_recipe_scatter"])[:, None, None]
-        return np.asarray(scatter * residual_correlation(self.places) + np.diag(self.error**2))
+    def error_of_mean(self, runs: float) -> float:
+        """Return the standard error of the log epochs of a mean over ``runs`` runs, as in the median row."""
+        return float(np.median(np.maximum(self.single / np.sqrt(runs), self.coarse)))
+
+    @functools.cached_property
+    def axes(self) -> tuple[Array, Array]:
+        """The axes (rows, rows) on which residuals and errors are independent, and the residuals' variances on them.
+
+        ``gap @ axes`` has the variances ``scatter^2 * variances + 1``: one decomposition serves all particles.
+        """
+        variances, axes = np.linalg.eigh(
+            residual_correlation(self.places) / np.outer(self.error, self.error)
+        )
+        return axes / self.error[:, None], np.maximum(variances, 0.0)
+
+    def variances(self, values: Values) -> Array:
+        """Return the variances of the log epochs on ``axes``, residuals and errors together: (particles, rows)."""
+        scatter = np.exp(2 * values["log_recipe_scatter"])[:, None]
+        return np.asarray(scatter * self.axes[1] + 1.0)
 
     def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
         """Return the log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
@@ -52,20 +71,22 @@ class TableRows:
         The likelihood is normal in log epochs. The rows' settings scatter around the best ones with the heavy tails of
         Student's t, since a published recipe may be badly tuned or state its learning rate in another unit.
         """
-        root = np.linalg.cholesky(self.covariance(values))
-        white = np.linalg.solve(root, (self.log_epochs - mean)[:, :, None])[:, :, 0]
-        total = -0.5 * (white**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(
-            axis=1
-        )
+        variances = self.variances(values)
+        square = ((self.log_epochs - mean) @ self.axes[0]) ** 2 / variances
+        total = -0.5 * (square + np.log(variances)).sum(axis=1) - np.log(self.error).sum()
         for law, seen in zip(laws, self.settings, strict=True):
-            if law.has_scatter(values):
-                total += self.log_likelihood_of_settings(values, law, seen)
+            total += self.log_likelihood_of_settings(values, law, seen)
         return np.asarray(total)
 
     def log_likelihood_of_settings(self, values: Values, law: SettingLaw, seen: Array) -> Array:
-        """Return the log likelihood (particles,) of one tuned setting's coordinates; rows without it are skipped."""
-        told = np.isfinite(seen)
-        width = law.scatter(values)[:, None]
+        """Return the log likelihood (particles,) of one tuned setting's coordinates; rows without it are skipped.
+
+        It is 0 if the values hold no scatter: settings that no row has, or whose unknowns are sampled apart.
+        """
+        told, scatter = np.isfinite(seen), law.scatter(values)
+        if scatter is None:
+            return np.zeros(1)
+        width = scatter[:, None]
         here = self.scales.log_batch(values, self.log_batch[told], self.away[told])
         best = law.best(values, here) + self.scales.shift(values, law.name, self.away[told])
         off = seen[told] - best
@@ -77,7 +98,7 @@ class TableRows:
         prior = residual_correlation(self.places)
         draw = scatter * (rng.standard_normal(mean.shape) @ np.linalg.cholesky(prior).T)
         gap = self.log_epochs - mean - draw - self.error * rng.standard_normal(mean.shape)
-        pull = np.linalg.solve(self.covariance(values), gap[:, :, None])[:, :, 0]
+        pull = (gap @ self.axes[0]) / self.variances(values) @ self.axes[0].T
         return np.asarray(draw + scatter**2 * (pull @ prior))
 
 
@@ -91,13 +112,13 @@ def make_table_rows(
     told = [usual if row.sd is None else row.sd / row.epochs_to_target for row in ordered]
     runs = np.array([row.runs or 1 for row in ordered])
     tied = np.array([row.sd == 0 for row in ordered], dtype=bool) & (runs > 1)
-    error = np.maximum(
-        np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs), np.where(tied, COARSE, 0.0)
-    )
+    single, coarse = np.maximum(told, LEAST_SEED_SCATTER), np.where(tied, COARSE, 0.0)
     return TableRows(
         np.log([float(row.global_batch_size) for row in ordered]),
         np.log([row.epochs_to_target for row in ordered]),
-        error,
+        np.maximum(single / np.sqrt(runs), coarse),
+        single,
+        coarse,
         [setting_coordinates(law, [row.settings for row in ordered]) for law in laws],
         scales,
         scales.away([row.settings for row in ordered]),

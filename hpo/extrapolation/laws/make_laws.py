@@ -75,6 +75,7 @@ def make_warmup_law(
         math.log(evidence.batches[-1]),
         WARMUP in {setting.name for setting in evidence.tuned},
         float(np.median(epochs)),
+        (float(epochs.min()), float(epochs.max())),
     )
 
 
@@ -95,7 +96,7 @@ def make_laws(
 
     ``descent`` is the trials' law of descent, if any; ``adam`` holds the priors of Adam's law if all trials used Adam.
     """
-    log_anchor = float(np.log(evidence.batches[-1]))
+    log_first, log_anchor = (float(np.log(evidence.batches[index])) for index in (0, -1))
     scales = make_scales(evidence)
     laws: list[SettingLaw] = []
     for setting in evidence.tuned:
@@ -112,7 +113,7 @@ def make_laws(
         centre, spread = (low + high) / 2, max((high - low) / 2, least)
         if is_log(setting):
             centre, spread = centre + moved.mean, float(np.hypot(spread, moved.sd))
-        place = setting, centre, spread, (low, high), log_anchor
+        place = setting, centre, spread, (low, high), log_anchor, log_first
         slack = abs(moved.mean) + 2 * moved.sd
         if descent is not None and setting.name == RATE:
             laws.append(

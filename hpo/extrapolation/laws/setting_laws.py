@@ -38,7 +38,8 @@ GROWTH_ELSE = NormalPrior(0.0, 0.2)
 class SettingLaw:
     """One tuned setting: its scale, the range that was tried, and the batch at which its law is anchored.
 
-    ``slack`` is how much farther outside the tried range the best value may lie at the full size and length.
+    The law is anchored at the largest batch; ``log_first`` is the smallest one. ``slack`` is how much farther outside
+    the tried range the best value may lie at the full size and length.
     """
 
     setting: ScaledSetting
@@ -46,6 +47,7 @@ class SettingLaw:
     spread: float
     tried: tuple[float, float]
     log_anchor: float
+    log_first: float
     slack: float = field(default=0.0, kw_only=True)
 
     @property
@@ -89,18 +91,26 @@ class SettingLaw:
             return [*found, self.scatter_parameter()]
         return [*found, LawParameter(f"{self.name}.log_curvature", float(np.log(0.1)), 1.0)]
 
-    def scatter_parameter(self) -> LawParameter:
-        """Return the scatter of tuned settings around the best ones, in units of the coordinate or of the spread."""
-        return LawParameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
+    def scatter_parameter(self, *, response: bool = False) -> LawParameter:
+        """Return the scatter of tuned settings around the best ones, in units of the coordinate or of the spread.
+
+        It has another name beside the parameters of the ``response``, which trials add to the rows of a table.
+        """
+        name = "log_row_scatter" if response else "log_scatter"
+        return LawParameter(f"{self.name}.{name}", float(np.log(0.35)), 0.6)
 
     def has_scatter(self, values: Values) -> bool:
         """Return whether the values hold the scatter of tuned settings rather than the cost of other values."""
         return f"{self.name}.log_scatter" in values
 
-    def scatter(self, values: Values) -> Array:
-        """Return the scatter of tuned settings around the best coordinate: (particles,)."""
+    def scatter(self, values: Values) -> Array | None:
+        """Return the scatter of tuned settings around the best coordinate, (particles,); None if no row tells it."""
         unit = 1.0 if self.is_log else self.spread
-        return np.asarray(unit * np.exp(values[f"{self.name}.log_scatter"]))
+        for response in (False, True):
+            name = self.scatter_parameter(response=response).name
+            if name in values:
+                return np.asarray(unit * np.exp(values[name]))
+        return None
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
         """Return the best coordinate at each batch size: (particles, batches).

@@ -55,12 +55,14 @@ class WarmupLaw:
     """The law of the warmup; ``samples_per_epoch`` is None if unknown.
 
     ``tuned`` says whether studies may choose the warmup; otherwise every batch has ``usual`` epochs of warmup.
+    ``tried`` holds the shortest and the longest warmup of the trials.
     """
 
     samples_per_epoch: float | None
     log_last_batch: float
     tuned: bool
     usual: float
+    tried: tuple[float, float]
 
     def parameters(self) -> list[LawParameter]:
         """Return the parameters log D, log U_0, log k and the logit of h."""
