@@ -19,10 +19,16 @@ from hpo.study.spec import StudySpec
 from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
+from trainers.errors import JobError
 from trainers.job import TrainingJob
+from trainers.schedules.batch_size import batch_sizes
 
 BUDGET_FACTOR = 1.5
 """A planned run may train for this many times the upper end of its forecast."""
+
+
+SAVE_AFTER = "save_after_minutes"
+"""The key, in the failures of a plan's details, of the minutes after which the trainer saves at an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,13 @@ class Plan:
     def micro_batch_size(self) -> int | None:
         """The most samples per forward pass; None if the workload's own limit applies."""
         return self.job.micro_batch_size
+
+    @property
+    def save_after_minutes(self) -> float:
+        """The minutes after which the trainer saves at the next evaluation; 0 means at every evaluation."""
+        failures = (self.details or {}).get("failures") or {}
+        minutes = failures.get(SAVE_AFTER) or 0.0
+        return float(minutes) if math.isfinite(minutes) else 0.0
 
     @property
     def accumulation_steps(self) -> int:
@@ -186,7 +199,8 @@ def planned_job(
 def check_plan_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:
     """Raise :class:`PlanError`, with the nearest possible number, if the batch cannot be split.
 
-    Every worker takes the same share of the global batch, in whole normalization batches.
+    Every worker takes the same share of the global batch, in whole normalization batches, at each size that the batch
+    grows to.
     """
     if nodes < 1 or nodes > machine.nodes:
         raise PlanError(
@@ -197,8 +211,9 @@ def check_plan_workers(job: TrainingJob, workers: int, machine: Machine, nodes: 
     if workers < 1:
         raise PlanError(f"workers must be at least 1, but got {workers}", {"workers": 1})
     unit = job.settings.normalization_batch_size
+    shared = shared_batch_size(job)
     if job.global_batch_size % (workers * unit):
-        groups = job.global_batch_size // unit
+        groups = (job.global_batch_size if shared % unit else shared) // unit
         if job.global_batch_size % unit:
             nearest = max(1, round(job.global_batch_size / unit)) * unit
             way_out, name = (
@@ -213,6 +228,32 @@ def check_plan_workers(job: TrainingJob, workers: int, machine: Machine, nodes: 
             f"normalization batches of {unit} samples; {way_out}",
             {name: nearest},
         )
+    if shared % (workers * unit):
+        possible = [] if shared % unit else divisors_of(shared // unit)
+        nearest = min(possible, key=lambda each: (abs(each - workers), each), default=0)
+        sizes = ", ".join(map(str, _batch_sizes(job)))
+        raise PlanError(
+            f"the batch takes the sizes {sizes}, which cannot all be split over {workers} workers in whole "
+            f"normalization batches of {unit} samples; "
+            + (
+                f"the nearest number of workers that divides all is {nearest}"
+                if nearest
+                else "change the batch schedule or normalization_batch_size"
+            ),
+            {"workers": nearest} if nearest else None,
+        )
+
+
+def shared_batch_size(job: TrainingJob) -> int:
+    """Return the greatest common divisor of the global batch sizes that a job takes as its batch grows."""
+    return math.gcd(*_batch_sizes(job))
+
+
+def _batch_sizes(job: TrainingJob) -> tuple[int, ...]:
+    try:
+        return batch_sizes(job.settings, job.global_batch_size, job.epochs)
+    except JobError as error:
+        raise PlanError(str(error)) from error
 
 
 def read_plan(path: Path) -> Plan:

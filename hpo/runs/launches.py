@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpo.errors import PlanError
-from hpo.planning.launchers import launch_script_name
+from hpo.errors import LaunchError, PlanError
+from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.launch import (
     LaunchReport,
     choose_launch_backend,
@@ -27,7 +27,7 @@ from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store
 from hpo.study.restart_limits import RUN_RESTARTS
 from storage.records import Outcome
-from trainers.report import ConvergencePoint
+from trainers.report import ConvergencePoint, TrainingOutcome
 
 DEFAULT_FOLDER = Path(".hpo/plans")
 """Default folder for the files of launches."""
@@ -49,8 +49,8 @@ def launch_here(
 
     ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, at most
     ``max_restarts`` times. A checkpoint is saved at every evaluation, or at the first one after ``checkpoint_minutes``.
-    Raises :class:`LaunchError` if the processes end without an outcome, and :class:`PlanError` if the batch cannot be
-    split over ``workers``.
+    Raises :class:`LaunchError` if the processes end without an outcome, or if the plan has modules, a container or a
+    prefix, which only its script applies. Raises :class:`PlanError` if the batch cannot be split over ``workers``.
     """
     if workers is None and plan.launcher != "local":
         raise PlanError(
@@ -61,10 +61,15 @@ def launch_here(
         progress or notebook_progress(),
         choose_launch_backend(backend, workload=plan.job.workload),
     )
+    if plan.launcher == "local" and JobSetup.of_plan(plan) != JobSetup():
+        raise LaunchError(
+            f"only the script applies the modules, container or prefix of plan {plan.id}; run `bash launch.sh` in the "
+            f"plan's folder, then `hpo record {plan.id} outcome.jsonl`"
+        )
     if workers is not None:
         check_plan_workers(plan.job, workers, load_machine("local"), 1)
         plan = dataclasses.replace(plan, workers=workers)
-    folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
+    folder = _folder(plan, directory)
     runs = []
     for seed in seeds or (plan.job.seed,):
 
@@ -100,6 +105,21 @@ def _held(storage: str | None, plan: Plan, seed: int) -> Iterator[None]:
         yield
 
 
+def written_folder(plan: Plan, storage: str) -> Path | None:
+    """Return the folder to which `hpo plan` wrote a stored plan; None if that folder no longer holds it."""
+    if plan.id is None:
+        return None
+    with open_store(storage, create=False) as store:
+        folder = Path(store.plan(plan.id).directory)
+    return folder if repository.is_written(plan, folder) else None
+
+
+def _folder(plan: Plan, directory: Path | str | None) -> Path:
+    """Return the absolute path of ``directory``, or of the default folder of this plan alone."""
+    number = "" if plan.id is None else f"-{plan.id}"
+    return Path(directory or DEFAULT_FOLDER / f"{folder_name(plan)}{number}").absolute()
+
+
 def submit_plan(
     plan: Plan,
     directory: Path | str | None = None,
@@ -110,12 +130,12 @@ def submit_plan(
 ) -> SubmittedJob:
     """Submit a plan to its machine's scheduler, from a folder that the machine's nodes can read.
 
-    A script that already exists in the folder is used as it is, with any manual changes, unless ``backend`` asks for a
-    different one. Raises :class:`LaunchError`, which explains how to submit it by hand, if the scheduler's command is
-    not available here.
+    The plan's script in this folder is used as it is, with any manual changes, unless ``backend`` asks for a different
+    one. If the folder holds another plan, this one is written to it. Raises :class:`LaunchError`, which explains how to
+    submit it by hand, if the scheduler's command is not available here.
     """
-    folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
-    if backend is not None or not (folder / launch_script_name(plan.launcher)).exists():
+    folder = _folder(plan, directory)
+    if backend is not None or not repository.is_written(plan, folder):
         write_plan(plan, folder, backend=backend)
     return submit(plan.launcher, folder, account=account, partition=partition)
 
@@ -131,18 +151,37 @@ def record(
 ) -> Outcome:
     """Store the report that a plan's script wrote, whichever machine it ran on.
 
+    The report must be of the plan's job, as far as it says so, and must not be stored yet; its seed is stored with it.
     ``nodes`` and ``workers`` default to the values that the report gives for its last start, or else to the plan's.
     """
     if plan.id is None:
         raise PlanError("this plan is not stored; `hpo plan STUDY --output DIR` stores one")
     report = read_launched(Path(outcome))
+    if report.job and report.job != plan.job.digest():
+        raise LaunchError(
+            f"{outcome} must report the job of plan {plan.id}, but it reports another workload, target, batch size, "
+            "budget or settings; give the number or the folder of the plan that was launched"
+        )
+    seed = plan.job.seed if report.seed is None else report.seed
     launched = dataclasses.replace(report, nodes=nodes or report.nodes or plan.nodes)
     with open_store(storage, create=False) as store:
+        for stored in store.outcomes(plan.id):
+            if _result(stored) == _result(report.outcome) and stored.seed == seed:
+                raise LaunchError(
+                    f"a run counts once, but {outcome} is already stored as outcome {stored.id} of plan {plan.id}; "
+                    "record the report of another run"
+                )
         return repository.keep_outcome(
             store,
             plan.id,
-            plan.job.seed,
+            seed,
             launch_backend_of_plan(plan, backend),
             workers or report.workers or plan.workers,
             launched,
         )
+
+
+def _result(
+    ended: Outcome | TrainingOutcome,
+) -> tuple[str, float | None, float | None, float | None]:
+    return str(ended.state), ended.epochs_to_target, ended.epochs, ended.seconds

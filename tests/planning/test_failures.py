@@ -99,6 +99,18 @@ def test_the_slowdown_of_a_long_run_is_that_of_its_stretches() -> None:
     assert NodeFailures().slowdown(1000) == 1
 
 
+def test_a_run_saves_only_at_its_evaluations() -> None:
+    failures = NodeFailures(5000, restart_seconds=120, checkpoint_seconds=20)
+    best = failures.checkpoint_interval(1000)
+    assert failures.saving_interval(1000, 0.0) == best
+    assert failures.saving_interval(1000, 3 * best) == 3 * best
+    assert failures.saving_interval(1000, 0.4 * best) == pytest.approx(1.2 * best)
+    assert NodeFailures().saving_interval(1000, 60.0) == math.inf
+    late = failures.slowdown(1000, 3 * best)
+    assert late == pytest.approx(failures.expected_seconds(864_000, 1000, 3 * best) / 864_000)
+    assert late > failures.slowdown(1000)
+
+
 @pytest.mark.parametrize(
     "values",
     [

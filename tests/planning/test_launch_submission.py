@@ -1,7 +1,12 @@
 """`hpo launch` of a plan for another machine: submitted to its scheduler, or explained."""
 
+import dataclasses
 import json
 import os
+import shlex
+import shutil
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -9,11 +14,28 @@ from click.testing import CliRunner
 
 from hpo.cli.main import main
 from hpo.errors import LaunchError
+from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.launch import write_plan
 from hpo.planning.launchers.submit import submit
+from hpo.runs import api
+from hpo.runs.launches import launch_here, submit_plan
+from search_spaces.settings import TrainingSettings
+from storage.records import NewPlan, NewStudy, PlanKind
+from storage.store import Store
 from tests.planning.launch_samples import fake_path, small_job, small_plan
+from trainers.private_files import lock_file
+from trainers.report import ReportFile, TrainingOutcome, TrainingStart, read_outcome
 
 pytestmark = pytest.mark.processes
+
+STUDY = """\
+name: cells
+workload: noisy_quadratic
+target: {metric: loss, at_most: 0.05}
+ladder: [16, 32]
+search: {learning_rate: {log_uniform: [0.01, 10], role: scaled}, normalization_batch_size: 1}
+budget: {trials: 12, epochs_per_trial: 90}
+"""
 
 
 @pytest.fixture
@@ -56,6 +78,161 @@ def test_what_a_person_filled_into_the_script_is_kept_unless_another_backend_is_
     assert job["options"]["--account"] == "chemistry"
     launch(str(here / "plan"), "--backend", "horovod")
     assert "--backend horovod" in script.read_text() and "chemistry" not in script.read_text()
+
+
+def stored(tmp_path, *plans):
+    """A storage with plans of one study, each written to its own folder; their numbers and folders."""
+    url = f"sqlite:///{tmp_path}/hpo.db"
+    with Store.open(url) as store:
+        study = store.create_study(
+            NewStudy(
+                name="cells",
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.05,
+                higher_is_better=False,
+                spec=STUDY,
+            )
+        )
+        numbers = [
+            store.add_plan(
+                NewPlan(
+                    study_id=study.id,
+                    kind=PlanKind.NO_SCALING,
+                    machine="superpod",
+                    nodes=nodes,
+                    workers=2 * nodes,
+                    ranks_per_node=2,
+                    global_batch_size=32,
+                    local_batch_size=16 // nodes,
+                    settings=TrainingSettings(
+                        learning_rate=0.1, normalization_batch_size=1
+                    ).to_dict(),
+                    directory=str(tmp_path / f"plan{nodes}"),
+                    launcher="slurm",
+                )
+            ).id
+            for nodes in plans
+        ]
+    for number, nodes in zip(numbers, plans, strict=True):
+        write_plan(api.find_plan(str(number), url), tmp_path / f"plan{nodes}")
+    return url, numbers
+
+
+def test_a_number_submits_that_plan_and_what_was_filled_into_its_script(here):
+    url, (first, second) = stored(here, 1, 2)
+    script = here / "plan2" / "launch.sh"
+    script.write_text(
+        script.read_text().replace("##SBATCH --account=ACCOUNT", "#SBATCH --account=chemistry")
+    )
+    for number, folder in ((first, "plan1"), (second, "plan2")):
+        done = CliRunner().invoke(main, ["launch", str(number), "--json", "--storage", url])
+        assert json.loads(done.stdout)["folder"] == str(here / folder), done.output
+    one, two = map(json.loads, (here / "bin/spool/jobs.jsonl").read_text().splitlines())
+    assert (one["options"]["--nodes"], two["options"]["--nodes"]) == ("1", "2")
+    assert two["options"]["--account"] == "chemistry"
+
+
+def test_without_its_folder_a_numbered_plan_is_written_to_one_of_its_own(here, monkeypatch):
+    monkeypatch.chdir(here)
+    url, numbers = stored(here, 1, 2)
+    for name in ("plan1", "plan2"):
+        shutil.rmtree(here / name)
+    folders = [
+        submit_plan(api.find_plan(str(number), url), backend=None).folder for number in numbers
+    ]
+    assert folders[0] != folders[1]
+    plans = [json.loads((folder / "plan.json").read_text()) for folder in folders]
+    assert [plan["nodes"] for plan in plans] == [1, 2]
+
+
+def test_a_folder_that_holds_another_plan_is_written_anew(here):
+    url, (_, second) = stored(here, 1, 2)
+    submit_plan(api.find_plan(str(second), url), here / "plan1")
+    assert json.loads((here / "plan1" / "plan.json").read_text())["id"] == second
+    assert "#SBATCH --nodes=2" in (here / "plan1" / "launch.sh").read_text()
+
+
+def report_of(job, path, **outcome):
+    """Write the report of a finished run of a job, as the trainer does."""
+    file = ReportFile(path)
+    file.start(0, TrainingStart(0, 4, 2, job.digest(), job.seed))
+    values = {"epochs_to_target": 3.0, "epochs": 3.0, "steps": 9, "seconds": 30.0, **outcome}
+    file.outcome(
+        TrainingOutcome(state="reached", best_metric=0.01, final_metric=0.01, reason="", **values)
+    )
+    return path
+
+
+def test_only_the_report_of_its_own_job_is_recorded_and_only_once(here):
+    url, (number, _) = stored(here, 1, 2)
+    plan = api.find_plan(str(number), url)
+    other = dataclasses.replace(plan.job, global_batch_size=64)
+    with pytest.raises(LaunchError, match=f"must report the job of plan {number}"):
+        api.record(plan, report_of(other, here / "other.jsonl"), url)
+    again = dataclasses.replace(plan.job, seed=plan.job.seed + 5, micro_batch_size=2)
+    assert api.record(plan, report_of(again, here / "again.jsonl"), url).seed == again.seed
+    with pytest.raises(LaunchError, match="a run counts once"):
+        api.record(plan, here / "again.jsonl", url)
+    report = report_of(plan.job, here / "old.jsonl", seconds=40.0)
+    lines = report.read_text().splitlines()
+    old = {"started": {"step": 0, "workers": 4, "nodes": 2}}  # as earlier releases wrote it
+    report.write_text("\n".join([json.dumps(old), *lines[1:], ""]))
+    assert api.record(plan, report, url).seed == plan.job.seed
+
+
+def test_a_new_plan_in_a_folder_moves_the_run_of_another_aside(here):
+    folder, plan = here / "plan", small_plan(small_job(here), machine="superpod")
+    report_of(plan.job, folder / "outcome.jsonl")
+    (folder / "checkpoint.pt").write_bytes(b"weights")
+    write_plan(plan, folder, backend="horovod")  # the same job: its run goes on
+    assert (folder / "outcome.jsonl").exists() and (folder / "checkpoint.pt").exists()
+    new = dataclasses.replace(plan, id=8, job=small_job(here, batch=64))
+    write_plan(new, folder, backend="torch")
+    assert not (folder / "outcome.jsonl").exists() and not (folder / "checkpoint.pt").exists()
+    earlier = folder / "earlier-1"
+    assert json.loads((earlier / "plan.json").read_text())["id"] == 7
+    assert read_outcome(earlier / "outcome.jsonl") is not None
+    assert (earlier / "checkpoint.pt").read_bytes() == b"weights"
+
+
+def test_a_run_that_is_still_writing_is_not_moved(here, monkeypatch):
+    monkeypatch.setattr("hpo.planning.launchers.launch.LOCK_SECONDS", 0.1)
+    folder, plan = here / "plan", small_plan(small_job(here), machine="superpod")
+    report_of(plan.job, folder / "outcome.jsonl")
+    with (folder / "launch.lock").open("ab") as lock:
+        lock_file(lock)
+        with pytest.raises(LaunchError, match="another run is writing to"):
+            write_plan(
+                dataclasses.replace(plan, job=small_job(here, batch=64)), folder, backend="torch"
+            )
+    assert json.loads((folder / "plan.json").read_text())["global_batch_size"] == 32
+
+
+def test_a_local_plan_with_a_container_is_not_launched_without_it(here):
+    plan = JobSetup(container="image.sif").put_into(
+        small_plan(small_job(here), machine="local", launcher="local", nodes=1)
+    )
+    with pytest.raises(LaunchError, match=r"only the script applies .* run `bash launch\.sh`"):
+        launch_here(plan, directory=here / "runs")
+
+
+def test_ray_gets_a_folder_with_a_space_as_one_word(monkeypatch):
+    given = []
+
+    class JobSubmissionClient:
+        def __init__(self, address):
+            pass
+
+        def submit_job(self, **values):
+            given.append(values)
+            return "job"
+
+    module = types.ModuleType("ray.job_submission")
+    vars(module)["JobSubmissionClient"] = JobSubmissionClient
+    monkeypatch.setitem(sys.modules, "ray.job_submission", module)
+    submit("ray", Path("/my plans"))
+    assert shlex.split(given[0]["entrypoint"]) == ["python", "/my plans/launch.py"]
 
 
 def test_a_refused_script_says_why(here):

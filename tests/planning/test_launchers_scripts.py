@@ -50,6 +50,57 @@ def scripts(names, launchers):
             yield plan_for(name, launcher), backend
 
 
+@pytest.mark.parametrize("launcher", ["pbs", "grid_engine"])
+def test_a_further_slot_is_requested_with_every_variable_but_secrets(tmp_path, launcher):
+    plan = plan_for("superpod", launcher)
+    _, text = launch_script_of_plan(plan, load_machine("superpod"), backend="torch")
+    functions = text[text.index("handed() {") : text.index("start() {")]
+    given = {"HPO_SLOT": "2", "HPO_CONTAINER": "a, b.sif", "HPO_MODULES": "cuda", "HPO_TOKEN": "x"}
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'{functions}account= partition=\nqsub() {{ printf "%s\\n" "$@"; }}\nresubmit',
+        ],
+        env={"PATH": "/usr/bin:/bin", "PBS_JOBID": "1", "JOB_ID": "1", **given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = done.stdout.splitlines()
+    assert words[words.index("-v") + 1] == "HPO_CONTAINER,HPO_MODULES,HPO_SLOT"
+
+
+def test_the_header_of_a_study_called_flux_is_no_directive():
+    plan = dataclasses.replace(plan_for("superpod", "flux"), study="flux")
+    _, text = launch_script_of_plan(plan, load_machine("superpod"), backend="torch")
+    header = text[: text.index("# flux: --job-name")]
+    assert "# Study flux: global batch size" in header and "\n# flux:" not in header
+
+
+def test_the_trainer_saves_after_the_minutes_that_the_plan_assumes():
+    plan = plan_for("superpod", details={"failures": {"save_after_minutes": 12.345}})
+    for each, said in ((plan, "12.35"), (plan_for("superpod"), "0")):
+        _, text = launch_script_of_plan(each, load_machine("superpod"), backend="torch")
+        assert f"checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-{said}}}" in text
+
+
+def test_a_run_goes_on_only_on_nodes_over_which_every_size_of_its_batch_splits():
+    plan = plan_for("superpod", nodes=4)
+    growing = dataclasses.replace(
+        plan.job.settings,
+        batch_control="piecewise",
+        batch_milestones=(1.0,),
+        batch_factors=(1.5,),
+    )
+    grown = dataclasses.replace(
+        plan, job=dataclasses.replace(plan.job, settings=growing, global_batch_size=32)
+    )
+    assert possible_nodes(grown) == (4, 2, 1)
+    small = dataclasses.replace(grown, job=dataclasses.replace(grown.job, global_batch_size=16))
+    assert possible_nodes(small) == (2, 1)
+
+
 def test_bash_takes_the_script_of_every_machine(tmp_path):
     written = []
     for number, (plan, backend) in enumerate(

@@ -250,7 +250,7 @@ def test_a_taper_and_cores_of_ones_own(tmp_path):
         ("{nodes: 18, oversubscription: 2}", "unknown key inter_node.taper.nodes"),
     ):
         assert words in refused(written(tmp_path, below, f"{below}\n  taper: {taper}"))
-    inside = "  topology: two triples of GPUs, each fully connected"
+    inside = "  topology: two groups of three GPUs, each fully connected"
     assert "unknown key intra_node.taper" in refused(
         written(tmp_path, inside, f"{inside}\n  taper: {{group_nodes: 2, oversubscription: 2}}")
     )

@@ -209,6 +209,9 @@ def test_memory_by_hand() -> None:
     )
     assert lamb.state == 25_000_000 * (4 + 2 * 4 + 8)  # a lagged gradient is kept too
     assert lamb.per_sample == 40e6
+    reduced = TrainingSettings(precision="bf16", reduced_weights=True)
+    # bf16 weights and fp32 masters; gradients accumulate in fp32
+    assert memory_needs(cost, reduced, 16e9).state == 25_000_000 * (2 + 4 + 4 + 4)
     assert memory_needs(cost, TrainingSettings(), 1e9).largest_micro_batch == 0
 
 

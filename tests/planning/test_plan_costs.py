@@ -82,6 +82,23 @@ def test_failing_nodes_stretch_time_hours_and_the_chance() -> None:
     assert failing.chance_within(calm.seconds.high) < calm.chance_within(calm.seconds.high)
 
 
+def test_checkpoints_wait_for_the_next_evaluation() -> None:
+    failures = NodeFailures(node_hours=2.0, restart_seconds=60, checkpoint_seconds=5)
+    context = replace(
+        a_context(failures=failures), evaluations_per_epoch=1, saves_at_evaluations=True
+    )
+    epoch = 1000 / context.rates(PLACE).samples_per_second.median
+    often = replace(context, evaluations_per_epoch=20).candidate(PLACE)
+    seldom = replace(context, evaluations_per_epoch=0.01).candidate(PLACE)
+    best = failures.checkpoint_interval(PLACE.nodes)
+    assert best <= often.saving_seconds < best + epoch / 20 < 100 * epoch
+    assert seldom.saving_seconds == pytest.approx(100 * epoch)
+    assert seldom.slowdown == pytest.approx(failures.slowdown(PLACE.nodes, 100 * epoch))
+    assert seldom.slowdown > often.slowdown >= failures.slowdown(PLACE.nodes)
+    own = replace(context, saves_at_evaluations=False).candidate(PLACE)
+    assert own.saving_seconds == best
+
+
 def test_hours_and_energy_by_hand() -> None:
     one = candidate(law=KnownLaw(sd=1e-6), rates=KnownRates(sd=1e-6))
     step = 6 * 0.01 + 0.02 + 0.03 * math.log2(12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from hpo.planning.placement.candidates import HOUR, PlanningContext
 from hpo.planning.placement.feasibility import round_up, time_for
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.planner import plan_placement, plan_untimed
+from hpo.planning.plan import check_plan_workers
+from tests.planning.launch_samples import small_job
 from tests.planning.planning_contexts import KnownLaw, a_context, a_machine, memory_of
 
 
@@ -23,6 +26,38 @@ def granted(context: PlanningContext, constraints: PlanConstraints, nearest: dic
     }
     given = {name: value for name, value in nearest.items() if not name.endswith("_hours")}
     return plan_placement(context, dataclasses.replace(constraints, workers=None, **given, **hours))
+
+
+@pytest.mark.parametrize(
+    ("factors", "unit", "words", "nearest"),
+    [
+        ((1.5,), 1, "sizes 32, 48, which cannot all be split over 32 .* divides all is 16", 16),
+        ((0.125, 2.0), 8, "sizes 32, 4, 64, .* change the batch schedule", None),
+        ((1.03,), 1, "batch_factors must give whole global batch sizes", None),
+    ],
+)
+def test_workers_split_every_size_that_the_batch_grows_to(
+    tmp_path: Path, factors: tuple[float, ...], unit: int, words: str, nearest: int | None
+) -> None:
+    job = small_job(tmp_path)
+    settings = dataclasses.replace(
+        job.settings,
+        batch_control="piecewise",
+        batch_milestones=tuple(range(1, len(factors) + 1)),
+        batch_factors=factors,
+        normalization_batch_size=unit,
+    )
+    machine, workers = a_machine(per_node=32), 32 // unit
+    grows = dataclasses.replace(job, settings=settings)
+    with pytest.raises(PlanError, match=words) as error:
+        check_plan_workers(grows, workers, machine, 1)
+    if nearest:
+        assert error.value.nearest == {"workers": nearest}
+        check_plan_workers(grows, nearest, machine, 1)
+    late = dataclasses.replace(
+        settings, batch_milestones=tuple(m + 99 for m in range(len(factors)))
+    )
+    check_plan_workers(dataclasses.replace(job, settings=late), workers, machine, 1)
 
 
 @pytest.mark.parametrize(

@@ -107,14 +107,39 @@ def test_a_run_stops_after_its_time_and_says_that_it_goes_on(folder):
 def test_what_the_script_makes_of_how_the_run_ended(folder, on, status, jobs_taken, ends):
     write(folder, on, "--nodes", "2", "--slots", "2")
     ending = "kill -9 $PPID" if status == "lost" else f"exit {status}"
-    said = f'echo "$@" >> {folder}/calls; {ending}'
+    said = f'echo "$HPO_STORAGE" "$@" >> {folder}/calls; {ending}'
     jobs, log = submit(folder, on, programs={"hpo": said})
     assert len(jobs) == jobs_taken and jobs[-1]["status"] == ends, log
     calls = (folder / "calls").read_text().splitlines()
     assert len(calls) == jobs_taken
-    assert calls[0].startswith(f"run {folder}/study.yaml --storage sqlite:///{folder}/hpo.db")
+    assert calls[0].startswith(f"sqlite:///{folder}/hpo.db run {folder}/study.yaml --folder")
     seconds = int(calls[0].split("--stop-after ")[1])
     assert 3400 < seconds <= 3480  # an hour less two minutes, and what the script has taken
+
+
+def test_a_password_of_the_database_is_only_in_a_private_file(folder):
+    url = "postgresql://ada:secret@db/hpo"
+    (folder / "paced-slurm").mkdir()
+    (folder / "paced-slurm" / "storage").write_text("what an earlier release left readable")
+    assert "secret" not in write(folder, "slurm", "--storage", url)
+    written = list((folder / "paced-slurm").iterdir())
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in written} == {
+        "storage": 0o600,
+        "launch.sh": 0o700,
+    }
+    assert (folder / "paced-slurm" / "storage").read_text() == f"{url}\n"
+    write(folder, "lsf")
+    assert stat.S_IMODE((folder / "paced-lsf").stat().st_mode) == 0o700
+
+
+def test_the_header_of_a_study_called_flux_is_no_directive(folder):
+    write(folder, "flux")
+    study = (folder / "study.yaml").read_text().replace("name: paced", "name: flux")
+    (folder / "flux.yaml").write_text(study)
+    done = CliRunner().invoke(main, ["run", "flux.yaml", "--on", "flux", "--no-submit"])
+    assert done.exit_code == 0, done.output
+    script = (folder / "flux-flux" / "launch.sh").read_text()
+    assert "# Study flux: a sweep" in script and "\n# flux: a sweep" not in script
 
 
 def test_the_names_of_account_and_partition_go_with_every_slot(folder):

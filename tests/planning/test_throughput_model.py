@@ -266,7 +266,7 @@ def test_figures_that_cannot_be_are_named(rows: list[tuple[int, int, float]], sa
         fit_throughput([Measurement(*row) for row in rows])
 
 
-@pytest.mark.parametrize("asked", [(0, 8), (8, 0), (-1, 8), (8, float("inf"))])
+@pytest.mark.parametrize("asked", [(0, 8), (8, 0), (-1, 8), (8, float("inf")), (8, 10**400)])
 def test_a_question_without_accelerators_or_samples_is_refused(asked: tuple[int, int]) -> None:
     with pytest.raises(EvidenceError, match="must be 1 or more"):
         fit_throughput(linear_rows()).at(*asked)

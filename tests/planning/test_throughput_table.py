@@ -139,7 +139,13 @@ def test_prints_a_table_for_people(write: Writer) -> None:
         assert word in result.stdout
 
 
-@pytest.mark.parametrize("asked", ["256", "256:", "0:8", "8:0", "a:b", "8:64:2", "8.5:64", "-8:64"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("256", "256:", "0:8", "8:0", "a:b", "8:64:2", "8.5:64", "-8:64"),
+        *(f"8:1{zeros * '0'}" for zeros in (400, 5000)),
+    ],
+)
 def test_a_question_that_is_not_two_counts_is_a_usage_error(asked: str, write: Writer) -> None:
     result = run(write(GOOD), "--at", asked)
     assert result.exit_code == 2

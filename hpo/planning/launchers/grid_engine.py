@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hpo.planning.launchers.mpi import START
 from hpo.planning.launchers.run import Run, clock
-from hpo.planning.launchers.script import Scheduler
+from hpo.planning.launchers.script import HANDED, Scheduler
 
 WHOLE_NODE = {"abci": "rt_F", "tsubame3": "f_node"}
 """Each site's name for the resource of a whole node, by machine."""
@@ -20,9 +20,7 @@ healthy_hosts() {  # the hosts of this job that can run a command
   done
 }
 resubmit() {  # the new job waits for this one to end
-  local handed="HPO_SLOT=$HPO_SLOT,HPO_ENVIRONMENT=$environment,HPO_ACCOUNT=$account,HPO_PARTITION=$partition"
-  handed+=",HPO_MAX_SLOTS=$max_slots,HPO_MAX_RESTARTS=$max_restarts,HPO_CHECKPOINT_MINUTES=$checkpoint_minutes"
-  qsub -hold_jid "$JOB_ID" -v "$handed" ${account:+-g "$account"} ${partition:+-q "$partition"} launch.sh
+  qsub -hold_jid "$JOB_ID" -v "$(handed)" ${account:+-g "$account"} ${partition:+-q "$partition"} launch.sh
 }
 """
 
@@ -40,7 +38,7 @@ def scheduler(run: Run) -> Scheduler:
         folder="${SGE_O_WORKDIR:-.}",
         job="$JOB_ID",
         notice=True,
-        functions=FUNCTIONS + START,
+        functions=HANDED + FUNCTIONS + START,
         directives=(
             f"#$ -N {run.name}",
             *note,

@@ -26,7 +26,8 @@ from hpo.planning.plan import Plan
 from hpo.study.program import PROGRAM
 from hpo.study.restart_limits import RUN_RESTARTS
 from trainers import report
-from trainers.errors import WorkloadError
+from trainers.errors import JobError, WorkloadError
+from trainers.job import TrainingJob
 from trainers.json_text import json_text
 from trainers.lifeline import LAUNCHER, name_of_this_process
 from trainers.loop.sample_images import check_sample_images
@@ -37,6 +38,7 @@ from trainers.workloads.program.files import without_launcher
 POLL_SECONDS = 0.1
 MARK = "HPO_LAUNCH"
 """An environment variable that identifies the workers of one start."""
+PLAN = "plan.json"
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -50,7 +52,8 @@ class LaunchReport:
     ``restarts`` counts how often the run was resumed after an interruption. ``workers`` and ``nodes`` are the numbers
     at its last start, 0 if the report lacks them. ``samples_per_second`` is the median over the intervals between
     evaluations since the last start, including evaluation time; None if the batch size changed or no interval was
-    timed. ``machine`` is where the run took place, "" if only the report is known.
+    timed. ``machine`` is where the run took place, "" if only the report is known. ``job`` and ``seed`` are the job's
+    digest and the seed at the last start, "" and None if the report lacks them, as in earlier releases.
     """
 
     outcome: TrainingOutcome
@@ -60,6 +63,8 @@ class LaunchReport:
     nodes: int = 0
     samples_per_second: float | None = None
     machine: str = ""
+    job: str = ""
+    seed: int | None = None
 
     @property
     def references(self) -> dict[str, float]:
@@ -73,20 +78,59 @@ def write_plan(
     """Write ``plan.json``, ``job.json`` (for the trainer) and the launch script to a folder, created if missing.
 
     The script is ``launch.sh``, or ``launch.py`` for Ray. If ``backend`` is None, the machine's default is used.
+    If the folder holds a run of another job, its files move to a folder ``earlier-N`` inside it. Raises
+    :class:`LaunchError` if that run is still writing.
     """
+    _write_files(plan, directory, backend, machine, set_aside=True)
+
+
+def _write_files(
+    plan: Plan,
+    directory: Path,
+    backend: str | None,
+    machine: Machine | None = None,
+    *,
+    set_aside: bool = False,
+) -> None:
     machine = machine or _machine_of(plan)
     name, text = launch_script_of_plan(
         plan, machine, backend=choose_launch_backend(backend, plan.launcher, plan.job.workload)
     )
     try:
         make_private_folder(directory)
-        write_private_text(directory / "plan.json", json_text(plan.to_dict(), indent=2) + "\n")
+        if set_aside:
+            _set_aside_other_job(plan, directory)
+        write_private_text(directory / PLAN, json_text(plan.to_dict(), indent=2) + "\n")
         write_private_text(directory / FILES.job, json_text(plan.job.to_dict(), indent=2) + "\n")
         write_private_text(directory / name, text, executable=True)
     except OSError as error:
         raise LaunchError(
             f"cannot write the plan to {directory}: {error}; give another folder"
         ) from error
+
+
+def _set_aside_other_job(plan: Plan, directory: Path) -> None:
+    """Move the files of a run of another job, so that the plan's script neither resumes nor reports that run."""
+    left = [
+        path
+        for name in (FILES.report, FILES.checkpoint, FILES.program)
+        if (path := directory / name).exists()
+    ]
+    if not left or _is_job_of(plan, directory / FILES.job):
+        return
+    with _only_run(directory):
+        earlier = (directory / f"earlier-{number}" for number in itertools.count(1))
+        folder = make_private_folder(next(each for each in earlier if not each.exists()))
+        for path in (*left, directory / PLAN, directory / FILES.job):
+            if path.exists():
+                path.rename(folder / path.name)
+
+
+def _is_job_of(plan: Plan, file: Path) -> bool:
+    try:
+        return json_text(TrainingJob.load(file).to_dict()) == json_text(plan.job.to_dict())
+    except JobError:
+        return False
 
 
 def check_launch_script(plan: Plan, backend: str) -> None:
@@ -179,7 +223,7 @@ def _run_in(
         nodes=1,
         ranks_per_node=plan.workers,
     )
-    write_plan(here, folder, backend=backend, machine=load_machine("local"))
+    _write_files(here, folder, backend, load_machine("local"))  # the earlier run's files go below
     for name in (FILES.report, FILES.checkpoint, FILES.stop):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / FILES.program, ignore_errors=True)
@@ -226,6 +270,8 @@ def read_launched(path: Path) -> LaunchReport:
         restarts=max(0, len(starts) - 1),
         workers=last.workers,
         nodes=last.nodes,
+        job=last.job,
+        seed=last.seed,
         samples_per_second=throughput([point for point in points if point.step > last.step]),
     )
 

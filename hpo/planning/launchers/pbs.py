@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from hpo.planning.launchers.mpi import START
 from hpo.planning.launchers.run import clock
-from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, replace_directives
+from hpo.planning.launchers.script import HANDED, JobArray, Scheduler, SlotFacts, replace_directives
 
 FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that are neither down nor offline
   comm -23 <(sort -u "$PBS_NODEFILE") <(pbsnodes -l 2>/dev/null | awk '{print $1}' | sort -u)
 }
 resubmit() {  # the new job waits for this one to end
-  local handed="HPO_SLOT=$HPO_SLOT,HPO_ENVIRONMENT=$environment,HPO_ACCOUNT=$account,HPO_PARTITION=$partition"
-  handed+=",HPO_MAX_SLOTS=$max_slots,HPO_MAX_RESTARTS=$max_restarts,HPO_CHECKPOINT_MINUTES=$checkpoint_minutes"
-  qsub -W depend=afterany:"$PBS_JOBID" -v "$handed" ${account:+-A "$account"} ${partition:+-q "$partition"} launch.sh
+  qsub -W depend=afterany:"$PBS_JOBID" -v "$(handed)" ${account:+-A "$account"} ${partition:+-q "$partition"} launch.sh
 }
 """
 
@@ -47,7 +45,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
         folder="${PBS_O_WORKDIR:-.}",
         job="$PBS_JOBID",
         notice=False,
-        functions=FUNCTIONS + START,
+        functions=HANDED + FUNCTIONS + START,
         directives=directives,
         array=array,
     )

@@ -8,6 +8,7 @@ placement groups. Ray is only imported when :func:`submit` or the script runs.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from hpo.errors import LaunchError, PlanError
@@ -177,15 +178,15 @@ def submit(folder: Path, address: str | None = None) -> str:
         client = JobSubmissionClient(address)
         return str(
             client.submit_job(
-                entrypoint=f"python {folder.absolute() / SCRIPT}",
+                entrypoint=shlex.join(["python", str(folder.absolute() / SCRIPT)]),
                 runtime_env={"env_vars": {"HPO_FOLDER": str(folder.absolute())}},
             )
         )
     except (ImportError, RuntimeError, ConnectionError, ValueError) as error:
         raise LaunchError(
             f"cannot submit a job to Ray at {address or 'RAY_ADDRESS'}: {error}; ray[default] must be "
-            f"installed and the cluster's dashboard reachable; or run python {folder / SCRIPT} on the "
-            "head node"
+            f"installed and the cluster's dashboard reachable; or run "
+            f"{shlex.join(['python', str(folder / SCRIPT)])} on the head node"
         ) from error
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers.environment import EnvironmentVariable, environment_variables
 from hpo.planning.machines import Machine
-from hpo.planning.plan import Plan
+from hpo.planning.plan import Plan, shared_batch_size
 from hpo.planning.schedulers import SCHEDULERS
 
 STARTUP_SECONDS = 300
@@ -101,8 +101,10 @@ def run_of_plan(plan: Plan, machine: Machine | None, backend: str) -> Run:
 
 
 def possible_nodes(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches."""
-    groups = plan.global_batch_size // plan.job.settings.normalization_batch_size
+    """Return the numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches, at
+    each size that it grows to.
+    """
+    groups = shared_batch_size(plan.job) // plan.job.settings.normalization_batch_size
     most = min(plan.nodes, groups // plan.ranks_per_node)
     return tuple(
         nodes for nodes in range(most, 0, -1) if groups % (nodes * plan.ranks_per_node) == 0

@@ -27,6 +27,17 @@ partition=${HPO_PARTITION:-}
 """
 MOST_LISTED = 24
 
+HANDED = """\
+handed() {  # the names of the variables that a further slot is requested with; secrets stay out
+  local name names=
+  for name in "${!HPO_@}"; do
+    if [[ $name != HPO_@(LAUNCHER|STORAGE|TOKEN) ]]; then names+=${names:+,}$name; fi
+  done
+  echo "$names"
+}
+"""
+"""A bash function for schedulers that pass on only the variables that they are told."""
+
 
 class SlotFacts(Protocol):
     """The inputs to a scheduler's directives, provided by a plan's run or a sweep's slot."""
@@ -140,7 +151,7 @@ def script_header(run: Run, submit: str) -> str:
         f"{'s' if run.ranks > 1 else ''} on each"
     )
     said = [
-        f"{plan.study}: global batch size {plan.global_batch_size} on {on}: {plan.workers} ranks with "
+        f"Study {plan.study}: global batch size {plan.global_batch_size} on {on}: {plan.workers} ranks with "
         f"{plan.local_batch_size} samples each per update.",
         _expected(run),
         *([f"Trust {plan.trust}: {plan.reason}"] if plan.trust else []),
@@ -213,7 +224,7 @@ possible_nodes="{listed}"  # numbers of nodes over which the batch can be split,
 max_restarts=${{HPO_MAX_RESTARTS:-{RUN_RESTARTS}}}  # in one slot, after a lost rank or node
 slot=${{HPO_SLOT:-1}}                  # which slot of the run this is, and how many it may take
 max_slots=${{HPO_MAX_SLOTS:-{run.slots}}}
-checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}  # 0: save at every evaluation
+checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-{run.plan.save_after_minutes:.4g}}}  # then saves at the next evaluation
 {yours}{job}"""
 
 

@@ -10,7 +10,7 @@ functions that find hosts, start ranks and submit jobs, are the same as in the l
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from hpo.errors import LaunchError
 from hpo.planning.launchers import scheduler_of_launcher
 from hpo.planning.launchers.script import JobArray, Scheduler, section
 from hpo.planning.schedulers import SCHEDULERS
+from trainers.private_files import make_private_folder, write_private_text
 
-SCRIPT, TOKEN = "launch.sh", "token"
+SCRIPT, TOKEN, STORAGE = "launch.sh", "token", "storage"
 GOES_ON = 75
 """The exit code of `hpo run --stop-after` if the study has not ended: EX_TEMPFAIL, which means run it again."""
 
@@ -56,13 +57,14 @@ def write_allocation(
 ) -> Path:
     """Write the folder of a sweep in one allocation and return its script; ``study`` is the study file.
 
-    ``storage`` is a database that every host of the machine can reach; ``slots`` is how many slots may be requested.
+    ``storage`` is a database that every host of the machine can reach; its URL, which may contain a password, is in a
+    separate file that only its owner may read. ``slots`` is how many slots may be requested.
     """
     made = _scheduler(scheduler, slot)
     text = "\n".join(
         [
             _header(
-                f"{slot.name}: a sweep on {slot.nodes} node{'s' if slot.nodes > 1 else ''}, with Ray, in "
+                f"Study {slot.name}: a sweep on {slot.nodes} node{'s' if slot.nodes > 1 else ''}, with Ray, in "
                 "consecutive slots.",
                 made.submit,
             ),
@@ -76,13 +78,13 @@ def write_allocation(
                 section=section("The sweep"),
                 seconds=slot.slot_seconds - slot.notice_seconds,
                 nodes=slot.nodes,
-                storage=shlex.quote(storage),
+                storage=STORAGE,
                 study=shlex.quote(str(study.absolute())),
                 goes_on=GOES_ON,
             ),
         ]
     )
-    return _write(folder, text)
+    return _write(folder, text, {STORAGE: storage})
 
 
 def write_array(
@@ -109,7 +111,7 @@ def write_array(
     text = "\n".join(
         [
             _header(
-                f"{slot.name}: {agents} agents that train trials of the study at {server}.",
+                f"Study {slot.name}: {agents} agents that train trials of the study at {server}.",
                 command or made.submit,
             ),
             *_directives(array.directives),
@@ -127,18 +129,18 @@ def write_array(
             ),
         ]
     )
-    _write(folder, text)
-    (folder / TOKEN).touch(mode=0o600)
-    (folder / TOKEN).write_text(f"{token}\n", encoding="utf-8")
+    _write(folder, text, {TOKEN: token})
     return array.program
 
 
-def _write(folder: Path, text: str) -> Path:
+def _write(folder: Path, text: str, secrets: Mapping[str, str]) -> Path:
+    """Write the script, and each secret to a file of its own."""
+    script = folder / SCRIPT
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        script = folder / SCRIPT
-        script.write_text(text, encoding="utf-8")
-        script.chmod(0o755)
+        make_private_folder(folder)
+        for name, secret in secrets.items():
+            write_private_text(folder / name, f"{secret}\n")
+        write_private_text(script, text, executable=True)
     except OSError as error:
         raise LaunchError(f"cannot write the script to {folder}: {error.strerror}") from error
     return script
@@ -185,8 +187,6 @@ account=${{HPO_ACCOUNT:-}}
 partition=${{HPO_PARTITION:-}}
 slot=${{HPO_SLOT:-1}}                  # which slot of the sweep this is, and how many it may take
 max_slots=${{HPO_MAX_SLOTS:-{slots}}}
-# shellcheck disable=SC2034  # a request for a further slot uses these if the scheduler passes variables on
-max_restarts=${{HPO_MAX_RESTARTS:-0}} checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}
 job={made.job}
 {_ENVIRONMENT}
 """
@@ -195,7 +195,6 @@ job={made.job}
 _ALLOCATION = """\
 {section}
 port=${{HPO_PORT:-6379}}
-storage={storage}
 mapfile -t hosts < <(healthy_hosts)
 if ((${{#hosts[@]}} == 0)); then
   echo "no host of this slot responds" >&2
@@ -205,13 +204,14 @@ echo "slot $slot of $max_slots: ${{#hosts[@]}} of {nodes} hosts"
 # If the last slot was cut off, its run holds the study until its lease expires.
 if ((slot > 1)); then sleep "${{HPO_LEASE_SECONDS:-35}}"; fi
 # The tasks, one per host, form one Ray cluster, and the first host runs the command. It stops in time to request the
-# next slot and writes its exit status to a file, as not every scheduler passes it on.
+# next slot and writes its exit status to a file, as not every scheduler passes it on. It reads the URL of the database
+# from a file, because others on the host can read a command line.
 status=status.$slot
 rm -f "$status"
 seconds=$(({seconds} - SECONDS))
 start 1 ray symmetric-run --address "${{hosts[0]}}:$port" --min-nodes "${{#hosts[@]}}" -- \\
-  bash -c '"$@"; echo $? > "$0"' "$status" \\
-  hpo run {study} --storage "$storage" --folder "$PWD/.hpo" --ray-address "${{hosts[0]}}:$port" --stop-after "$seconds"
+  bash -c 'HPO_STORAGE=$(<{storage}) "$@"; echo $? > "$0"' "$status" \\
+  hpo run {study} --folder "$PWD/.hpo" --ray-address "${{hosts[0]}}:$port" --stop-after "$seconds"
 ended=$(cat "$status" 2>/dev/null || echo lost)
 case $ended in
   0) echo "the sweep has ended" ;;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -28,7 +29,8 @@ class PlanningContext:
 
     ``unit`` is the normalization batch size in samples. ``memory`` is None if the workload's needs are unknown.
     ``overhead_seconds`` is the time in a slot before the first update, for starting and staging. If ``failures`` is
-    None, failures are ignored. ``evaluations_per_epoch`` is how often a training run is evaluated.
+    None, failures are ignored. ``evaluations_per_epoch`` is how often a training run is evaluated;
+    ``saves_at_evaluations`` says that it saves its checkpoints only then.
     """
 
     machine: Machine
@@ -40,6 +42,7 @@ class PlanningContext:
     overhead_seconds: float = 0.0
     failures: NodeFailures | None = None
     evaluations_per_epoch: float = 0.0
+    saves_at_evaluations: bool = False
 
     @property
     def power_watts(self) -> float | None:
@@ -60,6 +63,7 @@ class PlanningContext:
     def candidate(self, placement: Placement, *, exact: bool = False) -> PlacementCandidate:
         """Return a placement with its cost; ``exact`` computes the epochs at exactly this batch size."""
         epochs, rate = self.law.at if exact else self.law.near, self.rates(placement)
+        evaluating, saving = self._evaluating(placement, rate), self._saving(placement, rate)
         return PlacementCandidate(
             placement,
             rate,
@@ -68,15 +72,29 @@ class PlanningContext:
             self.accelerators(placement),
             self.power_watts,
             self.overhead_seconds,
-            self.failures.slowdown(placement.nodes) if self.failures else 1.0,
-            self._evaluating(placement, rate),
+            self.failures.slowdown(placement.nodes, saving) if self.failures else 1.0,
+            evaluating,
+            saving,
         )
 
+    def _evaluations(self, placement: Placement) -> float:
+        """Return the evaluations per epoch, with at most one after each update."""
+        return min(self.evaluations_per_epoch, self.train_samples / placement.global_batch_size)
+
     def _evaluating(self, placement: Placement, rate: ThroughputRate) -> float:
-        """Return the factor by which evaluations lengthen an epoch, with at most one evaluation after each update."""
-        number = min(self.evaluations_per_epoch, self.train_samples / placement.global_batch_size)
+        """Return the factor by which evaluations lengthen an epoch."""
         epoch = self.train_samples / rate.samples_per_second.median
-        return 1.0 + number * rate.evaluation_seconds / epoch
+        return 1.0 + self._evaluations(placement) * rate.evaluation_seconds / epoch
+
+    def _saving(self, placement: Placement, rate: ThroughputRate) -> float:
+        """Return the seconds between two checkpoints; infinite without failures, which need none."""
+        if self.failures is None:
+            return math.inf
+        number, between = self._evaluations(placement), 0.0
+        if self.saves_at_evaluations and number:
+            epoch = self.train_samples / rate.samples_per_second.median
+            between = epoch / number + rate.evaluation_seconds
+        return self.failures.saving_interval(placement.nodes, between)
 
 
 @dataclass(frozen=True)
@@ -85,7 +103,7 @@ class PlacementCandidate:
 
     seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, for one training run that reaches the
     target; ``slowdown`` is the factor for checkpoints and restarts after failures, ``evaluating`` the factor for
-    evaluations.
+    evaluations. ``saving_seconds`` is the time between two checkpoints.
     """
 
     placement: Placement
@@ -97,6 +115,7 @@ class PlacementCandidate:
     overhead_seconds: float = 0.0
     slowdown: float = 1.0
     evaluating: float = 1.0
+    saving_seconds: float = math.inf
 
     @cached_property
     def seconds_values(self) -> Array:

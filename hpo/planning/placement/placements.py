@@ -15,6 +15,7 @@ from trainers.cost import WorkloadCost
 GIB = 2**30
 RESERVED_BYTES = 1.5 * GIB
 """Assumed memory of the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces."""
+GRADIENT_BYTES = 4  # per parameter: gradients accumulate in fp32
 EVERY_NODE_COUNT = 16  # up to this, every number of nodes is tried; beyond it, four per octave
 
 
@@ -70,12 +71,12 @@ def memory_needs(
 ) -> AcceleratorMemory:
     """Return the memory that training with these settings needs on accelerators of ``capacity`` bytes.
 
-    Activations take half the memory in fp16 and bf16; with reduced-precision weights, so do weights and gradients, and
-    fp32 master weights are added. A lagged gradient is kept as well.
+    Activations take half the memory in fp16 and bf16; with reduced-precision weights, so do the weights, and fp32
+    master weights are added. Gradients accumulate in fp32. A lagged gradient is kept as well.
     """
     half = settings.precision in ("fp16", "bf16")
-    weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
-    kept = gradients * (1 + settings.gradient_lag) + OPTIMIZERS[settings.optimizer].state_bytes
+    weights = 2 + 4 if half and settings.reduced_weights else 4
+    kept = GRADIENT_BYTES * (1 + settings.gradient_lag) + OPTIMIZERS[settings.optimizer].state_bytes
     return AcceleratorMemory(
         capacity,
         float(cost.parameters * (weights + kept)),

@@ -18,6 +18,7 @@ from hpo.planning.placement.optimise import (
 )
 from hpo.planning.placement.placements import AcceleratorMemory, Placement
 from hpo.planning.placement.rates import ThroughputRate
+from hpo.planning.plan import SAVE_AFTER
 
 
 def plan_placement(
@@ -57,7 +58,9 @@ def explained(
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, fastest first;
     ``shares`` is how the time is spent; ``rate`` is the throughput with its source; ``sensitivity`` and ``pilot_runs``
     are lists; ``supported_batches`` is the range that the evidence supports; ``failures`` is the assumed cost of node
-    failures; ``evaluation`` is the seconds of one evaluation and the share of the time that evaluations take, or None.
+    failures, with the minutes between two checkpoints and, as the trainer saves at the first evaluation after these,
+    the minutes that it is given; ``evaluation`` is the seconds of one evaluation and the share of the time that
+    evaluations take, or None.
     """
     best, deadline = selection.best, constraints.deadline_seconds
     return {
@@ -132,7 +135,8 @@ def _failures(context: PlanningContext, best: PlacementCandidate) -> dict[str, f
         "node_hours": context.failures.node_hours,
         "slowdown": best.slowdown,
         "hours_between": context.failures.seconds_between(nodes) / HOUR,
-        "checkpoint_minutes": context.failures.checkpoint_interval(nodes) / 60,
+        "checkpoint_minutes": best.saving_seconds / 60,
+        SAVE_AFTER: context.failures.checkpoint_interval(nodes) / 60,
     }
 
 

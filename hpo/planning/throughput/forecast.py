@@ -25,6 +25,9 @@ from hpo.planning.throughput.rows import MeasuredThroughput, merge_measurements
 from hpo.planning.throughput.step_model import Limit
 from hpo.planning.throughput.trust import Trust, judge_throughput
 
+MOST = 10**15
+"""The largest number of accelerators and batch size with a forecast."""
+
 NOTABLE = 0.1  # computation is the limit if everything else takes less than this share of the step
 
 
@@ -74,13 +77,18 @@ class ThroughputModel:
     linear_weight: float
 
     def at(self, accelerators: int, global_batch_size: int) -> ThroughputForecast:
-        """Return the forecast for one configuration; raise :class:`EvidenceError` unless both are 1 or more."""
+        """Return the forecast for one configuration; raise :class:`EvidenceError` unless both are from 1 to
+        :data:`MOST`.
+        """
         for name, value in (
             ("accelerators", accelerators),
             ("global_batch_size", global_batch_size),
         ):
-            if not (math.isfinite(value) and value >= 1):
-                raise EvidenceError(f"{name} must be 1 or more, but got {value!r}")
+            if not 1 <= value <= MOST:
+                shown = "more" if value > MOST else f"{value!r}"
+                raise EvidenceError(
+                    f"{name} must be 1 or more, and at most {MOST:g}, but got {shown}"
+                )
         interval = self._interval(accelerators, global_batch_size)
         limit = self._limit(accelerators, global_batch_size)
         trust, reason = judge_throughput(

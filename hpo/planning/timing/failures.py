@@ -82,9 +82,23 @@ class NodeFailures:
             / interval
         )
 
-    def slowdown(self, nodes: int) -> float:
-        """Return the factor, at least 1, on the time of a run much longer than the interval between its checkpoints."""
-        interval = self.checkpoint_interval(nodes)
+    def saving_interval(self, nodes: int, evaluation_seconds: float) -> float:
+        """Return the seconds between two checkpoints of a run that saves only at evaluations.
+
+        It is the best interval, rounded up to a multiple of ``evaluation_seconds``, the time from one evaluation to the
+        next; 0 means that the run can save at any time.
+        """
+        best = self.checkpoint_interval(nodes)
+        if not evaluation_seconds or math.isinf(best):
+            return best
+        return math.ceil(best / evaluation_seconds) * evaluation_seconds
+
+    def slowdown(self, nodes: int, interval: float | None = None) -> float:
+        """Return the factor, at least 1, on the time of a run much longer than the interval between its checkpoints.
+
+        ``interval`` is the training time between two checkpoints, by default the best one.
+        """
+        interval = self.checkpoint_interval(nodes) if interval is None else interval
         return (
             1.0
             if math.isinf(interval)

@@ -1,5 +1,6 @@
 """A fake of `hpo run --stop-after` that does not depend on the speed of the machine: a slot ends after four trials."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Slot(Progress):
 
 def main(words):
     assert words[0] == "run" and float(words[words.index("--stop-after") + 1]) > 0
-    storage, folder = (words[words.index(name) + 1] for name in ("--storage", "--folder"))
+    storage, folder = os.environ["HPO_STORAGE"], words[words.index("--folder") + 1]
     result = hpo.run_study(hpo.load_study(Path(words[1])), storage, folder=folder, progress=Slot())
     sys.exit(0 if result.complete else GOES_ON)
 

@@ -27,7 +27,7 @@ BATCH = {
     "-A": r"\w+",
     "-q": r"\w+",
     "-W": r"depend=afterany:\d+",
-    "-v": r"\w+=[^,]*(,\w+=[^,]*)*",
+    "-v": r"\w+(=[^,]*)?(,\w+(=[^,]*)?)*",  # a name alone: with its value in the environment of qsub
     "-J": r"\d+-\d+",
 }
 RUN = {"-n": r"\d+", "--ppn": r"\d+", "--hosts": r"[\w.,-]+", "--version": None}
@@ -59,7 +59,8 @@ def qsub(arguments):
     SPOOL.mkdir(parents=True, exist_ok=True)
     listed = SPOOL / f"hosts-{nodes}"
     listed.write_text("".join(f"{host}\n" * ranks for host in hosts))
-    handed = dict(pair.split("=", 1) for pair in given.get("-v", "").split(",") if pair)
+    pairs = (pair.partition("=") for pair in given.get("-v", "").split(",") if pair)
+    handed = {name: value if equals else os.environ[name] for name, equals, value in pairs}
     number = submit(
         {**options, **asked, **given},
         text,
