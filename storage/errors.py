@@ -76,13 +76,19 @@ class DamagedRow(StoreError):  # noqa: N818
         )
 
 
-def nearest_or_all(name: str, known: Iterable[str], kind: str) -> str:
-    """Return ``did you mean ...?``, or all known names, as the end of a message about an unknown name."""
+def nearest_or_all(name: str, known: Iterable[str], kind: str, most: int | None = None) -> str:
+    """Return ``did you mean ...?``, or all known names, as the end of a message about an unknown name.
+
+    At most ``most`` names are listed.
+    """
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"the {kind} are {', '.join(choices)}" if choices else f"there are no {kind} yet"
+    if not choices:
+        return f"there are no {kind} yet"
+    left_out = ", ..." if most is not None and len(choices) > most else ""
+    return f"the {kind} are {', '.join(choices[:most])}{left_out}"
 
 
 def without_password(url: str) -> str:

@@ -36,7 +36,7 @@ class QueueStore(Transactions):
         """Take the next study, in the order described in ``statements.queue.claim``; return None if there is none.
 
         A study whose worker let its lease expire is taken over. An owner who already has ``per_owner`` leased studies
-        has to wait. ``worker`` is the unique name of one process.
+        has to wait. A damaged study is left out and logged. ``worker`` is the unique name of one process.
         """
         check_lease_seconds(lease_seconds)
         with self._read() as connection:
@@ -89,7 +89,10 @@ class QueueStore(Transactions):
             return queue.renew(connection, lease, lease_seconds)
 
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
-        """End the lease and set the state; ``queued`` lets another worker continue. Raises :class:`LeaseLost`."""
+        """End the lease and set the state; ``queued`` lets another worker continue. Raises :class:`LeaseLost`.
+
+        If a cancellation was requested, the study is cancelled instead of ``queued`` or ``interrupted``.
+        """
         if state == StudyState.RUNNING:
             raise InvalidRecord("a released study cannot stay running; give another state")
         with self._database.write() as connection:

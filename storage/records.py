@@ -202,11 +202,15 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySummary:
-    """A study with a summary of its trials: counts by state, the fewest epochs to target, and the samples processed."""
+    """A study with a summary of its trials: counts by state, the fewest epochs to target, and the samples processed.
+
+    ``best_metric`` is the best one of a trial that used up its budget.
+    """
 
     study: Study
     trials: Mapping[TrialState, int]
     best_epochs_to_target: float | None
+    best_metric: float | None
     samples: int
 
 

@@ -45,7 +45,8 @@ class ServiceStore(Transactions):
     ) -> list[StudySummary]:
         """Return studies, newest first, each with a summary of its trials.
 
-        ``search`` is part of a name or workload; ``after`` is the id of the last study of the previous page.
+        ``search`` is part of a name or workload; ``after`` is the id of the last study of the previous page. Only the
+        last page has fewer studies than ``limit``.
         """
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
@@ -66,8 +67,8 @@ class ServiceStore(Transactions):
     ) -> list[Trial]:
         """Return trials ordered by any column, those without a value last; return none for an unknown study.
 
-        ``after`` is the number of the last trial of the previous page (:class:`NotFound` if it does not exist); an
-        ``order`` that is not a column raises :class:`InvalidRecord`.
+        ``after`` is the number of the last trial of the previous page (:class:`NotFound` if it does not exist); only
+        the last page has fewer trials than ``limit``. An ``order`` that is not a column raises :class:`InvalidRecord`.
         """
         _check_limit(limit)
         with self._read(single_statement=after is None) as connection:

@@ -328,14 +328,14 @@ class Store(QueueStore, ServiceStore):
         lease_seconds: float,
         points: Sequence[ConvergencePoint] = (),
     ) -> TrialLease:
-        """Renew the lease on a trial and write its points, replacing points at the same step.
+        """Renew the lease on a trial and write its points, in place of those stored from their first step on.
 
         Raises :class:`LeaseLost` if another key holds the trial or if it has ended, and :class:`NotFound`.
         """
         check_lease_seconds(lease_seconds)
         with self._write() as connection:
             held = trial_leases.renew(connection, study_id, number, key, lease_seconds)
-            convergence.upsert(connection, {held.trial.id: points})
+            convergence.continue_curve(connection, held.trial.id, points)
             return held
 
     def finish_leased_trial(
@@ -346,14 +346,15 @@ class Store(QueueStore, ServiceStore):
         result: TrialResult,
         points: Sequence[ConvergencePoint] = (),
     ) -> Trial:
-        """Write the result and the last points of a trial; a trial that ended under this key stays as it is.
+        """Write the result and the last points of a trial, in place of the points stored from their first step on; a
+        trial that ended under this key stays as it is.
 
         Raises :class:`LeaseLost` if another key holds the trial, and :class:`NotFound`.
         """
         with self._write() as connection:
             trial, written = trial_leases.finish(connection, study_id, number, key, result)
             if written:
-                convergence.upsert(connection, {trial.id: points})
+                convergence.continue_curve(connection, trial.id, points)
                 trials.count_samples(connection, trial.id)
                 checksums.write_of_trials(connection, [trial.id])
                 trial = trials.by_number(connection, study_id, number)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.errors import HpoError, TrialLostError
+from hpo.study.jobs import agent_folder
 from hpo.tuning.trial_run import TrialRun, WorkerPlace
 from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.workloads.program.files import ProgramFiles
@@ -32,9 +32,10 @@ CHECKPOINT_SECONDS = 10.0
 class AgentOptions:
     """Options of an agent.
 
-    ``folder`` holds the checkpoints of its trials. ``trials`` is the maximum number of trials that it trains. After
-    ``stop_after`` seconds, the agent takes no more trials and gives the current one back. ``workers_per_node`` is the
-    number of workers that a program starts, and ``threads`` is the number of CPU threads of a training run.
+    ``folder`` holds the checkpoints and programs' files of its trials. ``trials`` is the maximum number of trials that
+    it trains. After ``stop_after`` seconds, the agent takes no more trials and gives the current one back.
+    ``workers_per_node`` is the number of workers that a program starts, and ``threads`` is the number of CPU threads of
+    a training run.
     """
 
     folder: Path
@@ -80,8 +81,7 @@ class TrialAgent:
         self._run = TrialRun(
             WorkerPlace(workers_per_node=options.workers_per_node), threads=options.threads
         )
-        self._checkpoints = options.folder / "agents" / quote(name, safe="")
-        self._programs = options.folder / "trials" / quote(name, safe="")
+        self._folder = agent_folder(options.folder, name)
 
     def stop(self) -> None:
         """Give the current trial back and stop. Returns immediately; safe in a signal handler."""
@@ -128,13 +128,13 @@ class TrialAgent:
 
     def _train(self, trial: AskedTrial, over: Callable[[], bool], report: AgentReport) -> str:
         """Train one trial; return how it ended, or ``queued`` if it was given back."""
-        checkpoint = self._checkpoints / f"{trial.number}.pt"
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        checkpoint = self._folder / f"{trial.number}.pt"
+        self._folder.mkdir(parents=True, exist_ok=True)
         config = {
             "job": trial.job.to_dict(),
             "checkpoint": str(checkpoint),
             "checkpoint_seconds": CHECKPOINT_SECONDS,
-            "folder": str(self._programs / str(trial.number)),
+            "folder": str(self._folder / str(trial.number)),
         }
         try:
             with _timed(report):
@@ -173,7 +173,7 @@ class TrialAgent:
         if state != "queued":
             checkpoint.unlink(missing_ok=True)
             # a trial with that number in a later study of the same name starts fresh
-            ProgramFiles(self._programs / str(trial.number)).set_report_aside()
+            ProgramFiles(self._folder / str(trial.number)).set_report_aside()
         return state
 
 

@@ -22,7 +22,11 @@ PLAN_FILES = ("script", "job", "settings")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """The state of a study; ``trials`` counts its trials by state, and ``best_epochs_to_target`` covers all rungs."""
+    """The state of a study; ``trials`` counts its trials by state.
+
+    ``best_epochs_to_target`` covers all rungs, as does ``best_metric``, which is None unless the study asks for the
+    best metric within a budget.
+    """
 
     name: str
     state: str
@@ -32,6 +36,7 @@ class StudyStatus:
     message: str
     trials: Mapping[str, int]
     best_epochs_to_target: float | None
+    best_metric: float | None
     samples: int
     worker: str | None
     cancel_requested: bool
@@ -59,6 +64,7 @@ class StudyStatus:
                 message=plain["message"],
                 trials=dict(plain["trials"]),
                 best_epochs_to_target=plain["best_epochs_to_target"],
+                best_metric=plain.get("best_metric"),
                 samples=plain["samples"],
                 worker=plain["worker"],
                 cancel_requested=plain["cancel_requested"],

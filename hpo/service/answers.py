@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from hpo.runs.results import target_values
 from storage.figures import TRIAL_FIELDS
-from storage.records import Study, StudyState, Trial, TrialState
+from storage.records import StudyState, StudySummary, Trial, TrialState
 
 Described = TypeVar("Described", bound="Answer")
 
@@ -87,6 +87,10 @@ class StudyAnswer(Answer):
     )
     best_epochs_to_target: float | None = Field(
         description="Fewest epochs in which a trial reached the target."
+    )
+    best_metric: float | None = Field(
+        description="Best metric of a trial that trained to the end of its budget; null if the "
+        "study asks how soon a target is reached."
     )
     samples: int = Field(description="Training samples that the study's trials have used.")
 
@@ -266,17 +270,16 @@ def trial_answer_values(
     return values
 
 
-def study_answer_values(
-    study: Study, trials: Mapping[Any, int], best: float | None, samples: int
-) -> dict[str, Any]:
-    """Return the fields of :class:`StudyAnswer` for a study."""
+def study_answer_values(summary: StudySummary, samples: int) -> dict[str, Any]:
+    """Return the fields of :class:`StudyAnswer` for a study; ``samples`` is what its trials have used."""
+    study, target = summary.study, target_values(summary.study)
     return {
         "name": study.name,
         "state": study.state,
         "owner": study.owner,
         "priority": study.priority,
         "workload": study.workload,
-        "target": target_values(study),
+        "target": target,
         "message": study.message,
         "created_at": study.created_at,
         "updated_at": study.updated_at,
@@ -288,8 +291,9 @@ def study_answer_values(
         "for_agents": study.for_agents,
         "max_samples": study.max_samples,
         "max_accelerator_hours": study.max_accelerator_hours,
-        "trials": {str(state): count for state, count in trials.items()},
-        "best_epochs_to_target": best,
+        "trials": {str(state): count for state, count in summary.trials.items()},
+        "best_epochs_to_target": summary.best_epochs_to_target,
+        "best_metric": summary.best_metric if target["threshold"] is None else None,
         "samples": samples,
     }
 

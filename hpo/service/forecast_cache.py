@@ -30,7 +30,7 @@ from storage.store import Store
 if TYPE_CHECKING:
     from hpo.runs.api import Posterior
 
-FORM = 2
+FORM = 3
 """Version of the stored answers; increase it whenever their content changes."""
 LARGEST = 2_000_000
 """Maximum length of a stored answer, in characters."""
@@ -155,7 +155,10 @@ def _posterior(store: Store, fitted: FittedStudy, batch: int) -> Posterior:
 
 
 def _state(store: Store, study: Study) -> Hashable:
-    """Return the inputs of a forecast: the study's file, its finished trials, and the outcomes of earlier plans."""
+    """Return the inputs of a forecast: the study's file, its finished trials, and the outcomes of earlier plans.
+
+    The time of creation tells a study from a deleted one, whose id SQLite may give to the next study.
+    """
     finished = tuple(
         sorted(
             (batch, str(state), count)
@@ -166,4 +169,4 @@ def _state(store: Store, study: Study) -> Hashable:
     )
     past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
     file = hashlib.sha256(f"{study.folder} {study.spec}".encode()).hexdigest()
-    return study.id, file, finished, past
+    return study.id, study.created_at, file, finished, past

@@ -21,7 +21,7 @@ from anyio.to_thread import run_sync
 
 from hpo.service.logs import LOG
 from hpo.service.progress import StudyPosition, StudyProgress, read_study_progress, running_studies
-from storage.errors import StoreError
+from storage.errors import DamagedRow, NotFound, StoreError
 from storage.records import Event, Study
 from storage.store import Store
 from trainers.json_text import json_bytes
@@ -138,11 +138,7 @@ class EventReader:
 
     def owners(self, events: Collection[Event]) -> dict[int | None, str | None]:
         """Return the owner of each event's study, by study id."""
-        store = self._open_store()
-        return {
-            study_id: self._owner(store, event)
-            for study_id, event in {e.study_id: e for e in events}.items()
-        }
+        return _owners(self._open_store(), events)
 
     def close(self) -> None:
         """End every stream when the server stops; safe in any thread and in signal handlers."""
@@ -181,41 +177,51 @@ class EventReader:
             await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
 
     def _poll(self, studies: Collection[Study], everything: bool) -> list[EventMessage]:
-        store = self._open_store()
+        """Return what is new. If the database fails, nothing counts as sent, and the next call returns all of it."""
+        store, positions = self._open_store(), dict(self._positions)
         tokens = {each.token_id for each in list(self._listeners)}
         self._ended = tokens - store.valid_tokens(tokens)
         events = store.events(after=self._last, limit=PAGE)
-        self._last = events[-1].id if events else self._last
-        messages = [event_message(event, self._owner(store, event)) for event in events]
+        owners = _owners(store, events)
+        messages = [event_message(event, owners[event.study_id]) for event in events]
         watched = {study.id: study.name for study in studies}
         if everything:
             watched.update(running_studies(store))
             watched.update(
                 {
                     study_id: position.name
-                    for study_id, position in list(self._positions.items())
+                    for study_id, position in positions.items()
                     if not position.at_rest
                 }
             )
         for study_id, name in watched.items():
-            progress = read_study_progress(store, name, self._positions.get(study_id))
-            if progress is None:  # deleted
-                self._positions.pop(study_id, None)
-            elif progress.position != self._positions.get(study_id):
-                self._positions[study_id] = progress.position
+            progress = read_study_progress(store, name, positions.get(study_id))
+            if progress is None or progress.study_id != study_id:  # deleted
+                positions.pop(study_id, None)
+            elif progress.position != positions.get(study_id):
+                positions[study_id] = progress.position
                 messages.append(progress_message(progress))
+        self._positions = positions
+        if events:  # a listener that joined meanwhile may have started at a newer event
+            self._last = max(self._last, events[-1].id)
         return messages
 
-    def _owner(self, store: Store, event: Event) -> str | None:
-        if event.study_id is None:
-            return None
-        known = self._positions.get(event.study_id)
-        if known is not None:
-            return known.owner
-        try:
-            return store.study(event.study_name).owner
-        except StoreError:
-            return ""
+
+def _owners(store: Store, events: Collection[Event]) -> dict[int | None, str | None]:
+    """Return the owner of each event's study, by study id; always read, as SQLite reuses the ids of deleted studies."""
+    return {
+        study_id: _owner(store, event)
+        for study_id, event in {each.study_id: each for each in events}.items()
+    }
+
+
+def _owner(store: Store, event: Event) -> str | None:
+    if event.study_id is None:
+        return None
+    try:
+        return store.study(event.study_name).owner
+    except (NotFound, DamagedRow):
+        return ""
 
 
 def event_message(event: Event, owner: str | None) -> EventMessage:

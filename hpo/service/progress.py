@@ -14,7 +14,7 @@ import numpy as np
 
 from hpo.service.answers import trial_answer_values
 from hpo.service.study_facts import study_facts
-from storage.errors import NotFound
+from storage.errors import DamagedRow, NotFound
 from storage.records import Study, StudyState, Trial, TrialState
 from storage.store import Store
 
@@ -76,10 +76,10 @@ def running_studies(store: Store) -> dict[int, str]:
 def read_study_progress(
     store: Store, name: str, before: StudyPosition | None
 ) -> StudyProgress | None:
-    """Return the progress of the study; None if the study no longer exists."""
+    """Return the progress of the study; None if the study no longer exists or its row is damaged."""
     try:
         study = store.study(name)
-    except NotFound:
+    except (NotFound, DamagedRow):
         return None
     states, running = _trials(store, study.id)
     points = store.convergence(list(running))

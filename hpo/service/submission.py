@@ -24,6 +24,7 @@ from hpo.planning.machines import load_machine
 from hpo.runs.checks import check_full_scale, trainings_tell_memory
 from hpo.service.config import ServerConfig, ServiceLimits
 from hpo.study.faults import dotted_location, shown_value
+from hpo.study.rules import fault_of_new_name
 from hpo.study.spec import StudySpec, check_study_constraints, check_study_target, parse_study
 from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError
@@ -64,8 +65,8 @@ def read_submission(
 
 
 def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if spec.name in (".", ".."):
-        yield ("name",), f"name must not be {spec.name!r}, which cannot be part of a URL"
+    if of_name := fault_of_new_name(spec.name):
+        yield ("name",), of_name
     if spec.workload not in config.workloads:
         yield (
             ("workload",),

@@ -38,7 +38,7 @@ from hpo.study.trackers import trackers_allowed_here
 from hpo.tuning.periodic import PeriodicThread
 from hpo.tuning.retry import RETRY_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
-from storage.errors import LeaseLost, StoreError, StoreUnavailable
+from storage.errors import LeaseLost, StoreError
 from storage.records import Lease, StudyState, Trial, WorkerBeat
 from storage.store import Store
 from trainers.errors import TrainerError
@@ -141,7 +141,7 @@ class StudyWorker:
                 lease_seconds=self._options.lease_seconds,
                 per_owner=self._options.per_owner,
             )
-        except StoreUnavailable as error:
+        except StoreError as error:
             LOG.warning("cannot take a study, trying again: %s", error)
             return None
         self._empty = self._empty + 1 if lease is None and self._options.drain else 0

@@ -2,7 +2,8 @@
 
 The last point of a removed curve stays. Trials, forecasts, plans and outcomes stay, so that forecasts and their
 calibration remain possible; only the course of a trial and its gradient noise scale are lost. ``keep_best`` keeps the
-curve of the best trial on every rung.
+curve of the best trial at every batch size and combination of other sizes: the one that reached the target in the
+fewest epochs or, if none reached it, the one with the best metric at the end of its budget.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Table, case, cast, delete, func, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.database import Database
 from storage.records import StudyState, TrialState
+from storage.schema.setting_types import OWN_SETTINGS
 from storage.schema.tables import convergence, metadata, studies, trials
 from storage.statements import checksums
 
 _ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
+_SIZES = ("width", "depth", "training_samples")
+"""The settings, besides the batch size, that make up a rung."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def prune_database(
     and tokens that have been invalid since then.
     """
     with database.read() if dry_run else database.write() as connection:
-        curves = _curves(before, keep_best)
+        curves = _curves(connection, before, keep_best)
         affected = select(convergence.c.trial_id).distinct().where(curves)
         thinned = list(connection.execute(affected).scalars())
         # a damaged trial keeps the checksum that shows the damage
@@ -66,7 +71,7 @@ def prune_database(
         )
 
 
-def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
+def _curves(connection: Connection, before: datetime, keep_best: bool) -> ColumnElement[bool]:
     """Select the points of old trials, except for the last point of each trial."""
     old = (
         select(trials.c.id)
@@ -74,13 +79,25 @@ def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
         .where(studies.c.state.in_(_ENDED), studies.c.updated_at < before)
     )
     if keep_best:
+        metric = trials.c.best_metric
         order = func.row_number().over(
-            partition_by=(trials.c.study_id, trials.c.global_batch_size),
-            order_by=(trials.c.epochs_to_target, trials.c.id),
+            partition_by=(
+                trials.c.study_id,
+                trials.c.global_batch_size,
+                *(_size(connection, name) for name in _SIZES),
+            ),
+            order_by=(
+                case((trials.c.state == TrialState.REACHED, 0), else_=1),
+                trials.c.epochs_to_target,
+                case((studies.c.higher_is_better, -metric), else_=metric),
+                trials.c.id,
+            ),
         )
+        to_the_end = (trials.c.state == TrialState.CENSORED) & metric.is_not(None)
         ranked = (
             select(trials.c.id, order.label("rank"))
-            .where(trials.c.state == TrialState.REACHED)
+            .join(studies, studies.c.id == trials.c.study_id)
+            .where((trials.c.state == TrialState.REACHED) | to_the_end)
             .subquery()
         )
         old = old.where(trials.c.id.not_in(select(ranked.c.id).where(ranked.c.rank == 1)))
@@ -91,6 +108,15 @@ def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
         .scalar_subquery()
     )
     return convergence.c.trial_id.in_(old) & (convergence.c.step < last)
+
+
+def _size(connection: Connection, name: str) -> ColumnElement[Any]:
+    """Return a size in the settings of a trial, NULL if it has no such size."""
+    own = trials.c[OWN_SETTINGS]
+    if connection.dialect.name == "postgresql":
+        size: ColumnElement[Any] = cast(own, JSONB)[name].as_string()
+        return size
+    return case((func.json_valid(own) == 1, func.json_extract(own, f"$.{name}")))
 
 
 _AGES: dict[str, tuple[str, ...]] = {

@@ -63,6 +63,23 @@ def upsert_columns(connection: Connection, points: Convergence) -> None:
         _write(connection, table.tolist())
 
 
+def continue_curve(
+    connection: Connection, trial_id: int, points: Sequence[ConvergencePoint]
+) -> None:
+    """Write further points of a trial, ordered by step, in place of the points stored from their first step on.
+
+    Stored points after that step come from a training that another one has replaced, from its start or a checkpoint.
+    They stay if all of ``points`` are stored already, because then a request has been repeated.
+    """
+    if points:
+        later = convergence.c.trial_id == trial_id, convergence.c.step >= points[0].step
+        rows = connection.execute(select(convergence.c.step, convergence.c.seconds).where(*later))
+        stored = {row.step: row.seconds for row in rows}
+        if stored and any(stored.get(point.step) != point.seconds for point in points):
+            connection.execute(delete(convergence).where(*later))
+    upsert(connection, {trial_id: points})
+
+
 def remove(connection: Connection, trial_ids: Sequence[int]) -> None:
     """Delete all points of the given trials."""
     for chunk in trials.chunks(trial_ids):

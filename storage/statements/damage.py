@@ -71,18 +71,24 @@ def sound(
     statement: Select[Any],
     table: Table,
     made: Callable[[Sequence[Any]], list[_Record]],
+    *,
+    page: Select[Any] | None = None,
+    limit: int | None = None,
 ) -> list[_Record]:
     """Return the records that ``made`` creates from a statement's rows, leaving out damaged rows.
 
-    ``table`` is the table of the rows; each row is read from it again by its id.
+    ``table`` is the table of the rows; each row is read from it again by its id. ``page`` selects the statement's first
+    ``limit`` rows: only these are returned, and the rows after them replace damaged ones, so that only the last page is
+    short.
     """
-
     try:
-        return made(connection.execute(statement).all())
+        return made(connection.execute(statement if page is None else page).all())
     except CAUSES:
         pass
     records: list[_Record] = []
     for each in connection.execute(statement.with_only_columns(table.c.id)).scalars().all():
+        if len(records) == limit:
+            break
         try:
             records += made(connection.execute(statement.where(table.c.id == each)).all())
         except CAUSES as error:

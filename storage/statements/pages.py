@@ -70,11 +70,11 @@ def of_studies(
         "after": after,
     }
     wanted = {name: value for name, value in given.items() if value is not None}
-    page, given_values = _page_of_studies(frozenset(wanted)), {**wanted, "most": limit}
+    page = _page_of_studies(frozenset(wanted))
     try:
-        return _summaries(connection.execute(page, given_values).all())
+        return _summaries(connection.execute(page, {**wanted, "most": limit}).all())
     except damage.CAUSES:
-        return _sound_summaries(connection, page, given_values)
+        return _sound_summaries(connection, wanted, limit)
 
 
 def _summaries(rows: Sequence[Row[Any]]) -> list[StudySummary]:
@@ -82,18 +82,26 @@ def _summaries(rows: Sequence[Row[Any]]) -> list[StudySummary]:
 
 
 def _sound_summaries(
-    connection: Connection, page: Select[Any], given: Mapping[str, Any]
+    connection: Connection, wanted: Mapping[str, Any], limit: int
 ) -> list[StudySummary]:
-    """Read the page row by row, leaving out studies whose own row is damaged."""
+    """Read the page row by row; older studies replace those whose own row is damaged, so that only the last page is
+    short.
+    """
     found: list[StudySummary] = []
-    ids = page.with_only_columns(page.selected_columns["id"])
-    for study_id in dict.fromkeys(connection.execute(ids, given).scalars()):
-        one = page.where(page.selected_columns["id"] == study_id)
-        try:
-            found += _summaries(connection.execute(one, given).all())
-        except damage.CAUSES as error:
-            damage.left_out(f"the study with id {study_id}", error)
-    return found
+    more = True
+    while more and len(found) < limit:
+        page, given = _page_of_studies(frozenset(wanted)), {**wanted, "most": limit}
+        of_page = connection.execute(page.with_only_columns(page.selected_columns["id"]), given)
+        ids = list(dict.fromkeys(of_page.scalars()))
+        for study_id in ids:
+            one = page.where(page.selected_columns["id"] == study_id)
+            try:
+                found += _summaries(connection.execute(one, given).all())
+            except damage.CAUSES as error:
+                damage.left_out(f"the study with id {study_id}", error)
+        more = len(ids) == limit
+        wanted = {**wanted, "after": ids[-1]} if more else wanted
+    return found[:limit]
 
 
 @functools.cache
@@ -121,6 +129,8 @@ def _page_of_studies(given: frozenset[str]) -> Select[Any]:
             trials.c.state.label("trial_state"),
             func.count().label("trials"),
             func.min(_sound(trials.c.epochs_to_target, MOST)).label("best"),
+            func.min(_sound(trials.c.best_metric, MOST, -MOST)).label("lowest_metric"),
+            func.max(_sound(trials.c.best_metric, MOST, -MOST)).label("highest_metric"),
             _sum(_so_far("samples"), MOST_SAMPLES).label("samples"),
         )
         .where(trials.c.study_id.in_(select(page.c.id)), trials.c.state.in_(list(TrialState)))
@@ -128,7 +138,7 @@ def _page_of_studies(given: frozenset[str]) -> Select[Any]:
         .subquery()
     )
     return (
-        select(page, counted.c.trial_state, counted.c.trials, counted.c.best, counted.c.samples)
+        select(page, *(column for column in counted.c if column.name != "study_id"))
         .select_from(page.outerjoin(counted, counted.c.study_id == page.c.id))
         .order_by(page.c.id.desc(), counted.c.trial_state)
     )
@@ -158,7 +168,7 @@ def of_trials(
     key = trials.c[order]
     # Only ids are sorted, because a trial has some eighty columns. Within a study, ids increase with trial numbers, and
     # every SQLite index contains the ids.
-    wanted = select(trials.c.id).where(trials.c.study_id == study_id)
+    wanted = select(trials).where(trials.c.study_id == study_id)
     if states is not None:
         wanted = wanted.where(trials.c.state.in_([TrialState(state) for state in states]))
     if global_batch_size is not None:
@@ -167,9 +177,10 @@ def of_trials(
         wanted = wanted.where(_comes_after(connection, study_id, after, key, descending))
     by = [key, trials.c.id] if order != "number" else [key]
     sorted_by = [(column.desc() if descending else column.asc()).nulls_last() for column in by]
-    page = wanted.order_by(*sorted_by).limit(limit)
+    wanted = wanted.order_by(*sorted_by)
+    page = trials.c.id.in_(wanted.with_only_columns(trials.c.id).limit(limit))
     return trials_of_statement(
-        connection, select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by)
+        connection, wanted, page=select(trials).where(page).order_by(*sorted_by), limit=limit
     )
 
 
@@ -218,8 +229,8 @@ def _sum(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
     return func.sum(cast(_sound(amount, most), Double))
 
 
-def _sound(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
-    return case((amount.between(0, most), amount))
+def _sound(amount: ColumnElement[Any], most: float, least: float = 0.0) -> ColumnElement[Any]:
+    return case((amount.between(least, most), amount))
 
 
 def _so_far(name: str) -> ColumnElement[Any]:
@@ -261,9 +272,16 @@ def _comes_after(
 def _summary(rows: list[Row[Any]]) -> StudySummary:
     counted = [row for row in rows if row.trial_state is not None]
     best = [row.best for row in counted if row.best is not None]
+    study = study_statements.to_study(rows[0])
+    metrics = [
+        row.highest_metric if study.higher_is_better else row.lowest_metric
+        for row in counted
+        if row.trial_state == TrialState.CENSORED
+    ]
     return StudySummary(
-        study=study_statements.to_study(rows[0]),
+        study=study,
         trials={row.trial_state: row.trials for row in counted},
         best_epochs_to_target=min(best) if best else None,
+        best_metric=metrics[0] if metrics else None,
         samples=int(sum(row.samples or 0 for row in counted)),
     )

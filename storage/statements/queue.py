@@ -22,13 +22,25 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 
-from storage.errors import LeaseLost
+from storage.errors import DamagedRow, LeaseLost
 from storage.records import Lease, Study, StudyState
 from storage.schema.tables import studies
-from storage.statements import clock, trials
-from storage.statements.studies import COLUMNS, to_study
+from storage.statements import clock, damage, trials
+from storage.statements.studies import COLUMNS, by_id, to_study
 
 OWN_PRIORITY = 10
 """Priorities up to this value order the studies of one owner; higher priorities rank across all owners."""
@@ -47,9 +59,7 @@ def has_work(connection: Connection) -> bool:
     waiting = (
         connection.execute(select(studies.c.id).where(_claimable(now)).limit(1)).first() is not None
     )
-    return waiting or any(
-        lease.lease_expires_at > _latest(lease, now) for lease in _leases(connection)
-    )
+    return waiting or bool(_too_long_leases(connection, now))
 
 
 def has_abandoned(connection: Connection) -> bool:
@@ -61,7 +71,7 @@ def has_abandoned(connection: Connection) -> bool:
 def settle(connection: Connection) -> list[int]:
     """Correct what no worker will: cancelled studies whose worker died, and leases that end too far in the future.
 
-    Return the ids of the studies that were cancelled.
+    Return the ids of the studies that were cancelled, except for damaged ones.
     """
     now = clock.now(connection)
     found = connection.execute(
@@ -76,17 +86,19 @@ def settle(connection: Connection) -> list[int]:
         )
         .returning(studies.c.id)
     )
-    cancelled = list(found.scalars().all())
-    for study_id in cancelled:
-        trials.requeue(connection, study_id)
-    for lease in _leases(connection):
-        if lease.lease_expires_at > _latest(lease, now):
-            same = (studies.c.id == lease.id) & (
-                studies.c.lease_generation == lease.lease_generation
-            )
-            connection.execute(
-                update(studies).where(_unlocked(same)).values(lease_expires_at=_latest(lease, now))
-            )
+    cancelled: list[int] = []
+    for study_id in found.scalars().all():
+        try:
+            trials.requeue(connection, study_id)
+        except DamagedRow as error:
+            damage.left_out(f"the study with id {study_id}", error)
+        else:
+            cancelled.append(study_id)
+    for lease in _too_long_leases(connection, now):
+        same = (studies.c.id == lease.id) & (studies.c.lease_generation == lease.lease_generation)
+        connection.execute(
+            update(studies).where(_unlocked(same)).values(lease_expires_at=_latest(lease, now))
+        )
     return cancelled
 
 
@@ -101,7 +113,7 @@ def claim(
 
     Owners take turns: first the owner with the fewest running studies, then the owner served longest ago. Among an
     owner's studies, the one with the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``,
-    which only an administrator may give, takes precedence over the turns.
+    which only an administrator may give, takes precedence over the turns. A damaged study is left out and logged.
 
     On PostgreSQL the row is locked with SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``,
     they wait for workers that claim a study of the same owner.
@@ -126,8 +138,8 @@ def claim(
         .group_by(studies.c.owner)
         .subquery("turns")
     )
-    row = connection.execute(
-        select(studies.c.id, studies.c.owner, studies.c.state)
+    in_turn = (
+        select(studies.c.id)
         .select_from(studies.join(turns, turns.c.owner == studies.c.owner))
         .where(wanted)
         .order_by(
@@ -140,12 +152,21 @@ def claim(
         )
         .limit(1)
         .with_for_update(skip_locked=True, key_share=True, of=studies)
-    ).first()
-    if row is None:
-        return None
-    if per_owner is not None and _running(connection, row.owner, now) >= per_owner:
-        return str(row.owner)
-    return _take(connection, row, worker, now, lease_seconds)
+    )
+    damaged: list[int] = []
+    while True:
+        found = connection.execute(in_turn.where(studies.c.id.not_in(damaged))).scalar()
+        if found is None:
+            return None
+        try:
+            study = by_id(connection, found)
+        except DamagedRow as error:
+            damage.left_out(f"the study with id {found}", error)
+            damaged.append(found)
+            continue
+        if per_owner is not None and _running(connection, study.owner, now) >= per_owner:
+            return study.owner
+        return _take(connection, study, worker, now, lease_seconds)
 
 
 def take(
@@ -164,29 +185,26 @@ def take(
 def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
     """Renew the lease from now on; return it with the study's current state."""
     expires_at = clock.now(connection) + timedelta(seconds=lease_seconds)
-    row = connection.execute(
-        update(studies)
-        .where(*_is(lease))
-        .values(lease_expires_at=expires_at, lease_seconds=lease_seconds)
-        .returning(*COLUMNS)
-    ).first()
-    if row is None:
-        raise _lost(connection, lease)
-    return replace(lease, study=to_study(row), expires_at=expires_at)
+    values = {"lease_expires_at": expires_at, "lease_seconds": lease_seconds}
+    return replace(lease, study=_changed(connection, lease, values), expires_at=expires_at)
 
 
 def release(connection: Connection, lease: Lease, state: StudyState, message: str) -> Study:
-    """Release the study and set its state; with ``queued``, a study that was never in the queue is added to it."""
+    """Release the study and set its state; with ``queued``, a study that was never in the queue is added to it.
+
+    A study that would continue later is cancelled instead if that was requested.
+    """
     now = clock.now(connection)
     values = {"state": state, "message": message, "updated_at": now, **_FREE}
+    if state in (StudyState.QUEUED, StudyState.INTERRUPTED):
+        instead = {"state": StudyState.CANCELLED, "message": "cancelled when its worker stopped"}
+        for name, value in instead.items():
+            kind = studies.c[name].type
+            requested = (studies.c.cancel_requested, literal(value, kind))
+            values[name] = case(requested, else_=literal(values[name], kind))
     if state is StudyState.QUEUED:
         values["queued_at"] = func.coalesce(studies.c.queued_at, now)
-    row = connection.execute(
-        update(studies).where(*_is(lease)).values(values).returning(*COLUMNS)
-    ).first()
-    if row is None:
-        raise _lost(connection, lease)
-    return to_study(row)
+    return _changed(connection, lease, values)
 
 
 def check(connection: Connection, lease: Lease) -> None:
@@ -210,12 +228,18 @@ def has_live_lease(study: Study, now: datetime) -> bool:
     )
 
 
+def _changed(connection: Connection, lease: Lease, values: dict[str, Any]) -> Study:
+    """Set columns of the study under the lease; raise :class:`LeaseLost` if the lease is no longer held."""
+    statement = update(studies).where(*_is(lease)).values(values).returning(*COLUMNS)
+    with damage.named(f"study {lease.study.name!r}"):
+        row = connection.execute(statement).first()
+        if row is not None:
+            return to_study(row)
+    raise _lost(connection, lease)
+
+
 def _take(
-    connection: Connection,
-    row: Row[*tuple[Any, ...]] | Study,
-    worker: str,
-    now: datetime,
-    lease_seconds: float,
+    connection: Connection, study: Study, worker: str, now: datetime, lease_seconds: float
 ) -> Lease:
     expires_at = now + timedelta(seconds=lease_seconds)
     values = {
@@ -228,19 +252,16 @@ def _take(
         "claimed_at": now,
         "updated_at": now,
     }
-    taken = connection.execute(
-        update(studies)
-        .where(studies.c.id == row.id)
-        .values(values)
-        .returning(*COLUMNS, studies.c.lease_generation)
-    ).one()
-    return Lease(
-        study=to_study(taken),
-        worker=worker,
-        generation=taken.lease_generation,
-        expires_at=expires_at,
-        taken_over=row.state is StudyState.RUNNING,
-    )
+    statement = update(studies).where(studies.c.id == study.id).values(values)
+    with damage.named(f"study {study.name!r}"):
+        taken = connection.execute(statement.returning(*COLUMNS, studies.c.lease_generation)).one()
+        return Lease(
+            study=to_study(taken),
+            worker=worker,
+            generation=taken.lease_generation,
+            expires_at=expires_at,
+            taken_over=study.state is StudyState.RUNNING,
+        )
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
@@ -270,15 +291,16 @@ def _running(connection: Connection, owner: str, now: datetime) -> int:
     return connection.execute(statement).scalar_one()
 
 
-def _leases(connection: Connection) -> Sequence[Row[*tuple[Any, ...]]]:
-    return connection.execute(
-        select(
-            studies.c.id,
-            studies.c.lease_generation,
-            studies.c.lease_seconds,
-            studies.c.lease_expires_at,
-        ).where(_LEASED)
-    ).all()
+def _too_long_leases(connection: Connection, now: datetime) -> list[Row[*tuple[Any, ...]]]:
+    """Return the leases that end later than if they were renewed now; damaged ones are left out."""
+
+    def too_long(leases: Sequence[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:
+        damage.check_kinds(studies, leases)
+        return [lease for lease in leases if lease.lease_expires_at > _latest(lease, now)]
+
+    columns = ("id", "lease_generation", "lease_seconds", "lease_expires_at")
+    statement = select(*(studies.c[name] for name in columns)).where(_LEASED)
+    return damage.sound(connection, statement, studies, too_long)
 
 
 def _latest(lease: Row[*tuple[Any, ...]], now: datetime) -> datetime:

@@ -14,6 +14,8 @@ from storage.schema.tables import studies
 from storage.statements import checksums, clock, damage
 
 COLUMNS = tuple(studies.c[field.name] for field in fields(Study))
+_CONSIDERED, _SHOWN = 200, 20
+"""How many of the newest names are compared with an unknown name, and how many of them its error lists at most."""
 
 
 def create(connection: Connection, new: NewStudy) -> Study:
@@ -46,12 +48,9 @@ def by_name(connection: Connection, name: str) -> Study:
         row = connection.execute(select(*COLUMNS).where(studies.c.name == name)).first()
         if row is not None:
             return to_study(row)
-    known = [
-        each
-        for each in connection.execute(select(studies.c.name)).scalars()
-        if isinstance(each, str)
-    ]
-    raise NotFound(f"there is no study {name!r}; {nearest_or_all(name, known, 'studies')}")
+    newest = select(studies.c.name).order_by(studies.c.id.desc()).limit(_CONSIDERED)
+    known = [each for each in connection.execute(newest).scalars() if isinstance(each, str)]
+    raise NotFound(f"there is no study {name!r}; {nearest_or_all(name, known, 'studies', _SHOWN)}")
 
 
 def by_id(connection: Connection, study_id: int) -> Study:
@@ -80,21 +79,24 @@ def change(connection: Connection, study_id: int, **values: Any) -> Study:
         .where(studies.c.id == study_id)
         .values({"updated_at": clock.now(connection), **values})
     )
-    row = connection.execute(statement.returning(*COLUMNS)).first()
-    if row is None:
-        raise no_study(study_id)
+    with damage.named(f"the study with id {study_id}"):
+        row = connection.execute(statement.returning(*COLUMNS)).first()
+        if row is None:
+            raise no_study(study_id)
+        study = to_study(row)
     if "spec" in values:
         checksums.write_of_study(connection, study_id)
-    return to_study(row)
+    return study
 
 
 def lock(connection: Connection, study_id: int) -> Study:
     """Lock and return the study; others can neither change it nor add to it until the transaction ends."""
     statement = select(*COLUMNS).where(studies.c.id == study_id).with_for_update(key_share=True)
-    row = connection.execute(statement).first()
-    if row is None:
-        raise no_study(study_id)
-    return to_study(row)
+    with damage.named(f"the study with id {study_id}"):
+        row = connection.execute(statement).first()
+        if row is not None:
+            return to_study(row)
+    raise no_study(study_id)
 
 
 def remove(connection: Connection, study_id: int) -> None:

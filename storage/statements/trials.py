@@ -277,9 +277,18 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
     }
 
 
-def trials_of_statement(connection: Connection, statement: Select[Any]) -> list[Trial]:
-    """Return the trials of a statement that selects all columns of the table; damaged trials are left out."""
-    return damage.sound(connection, statement, trials, _made)
+def trials_of_statement(
+    connection: Connection,
+    statement: Select[Any],
+    *,
+    page: Select[Any] | None = None,
+    limit: int | None = None,
+) -> list[Trial]:
+    """Return the trials of a statement that selects all columns of the table; damaged trials are left out.
+
+    ``page`` selects its first ``limit`` trials, as for :func:`storage.statements.damage.sound`.
+    """
+    return damage.sound(connection, statement, trials, _made, page=page, limit=limit)
 
 
 def to_trial(row: Row[Any]) -> Trial:

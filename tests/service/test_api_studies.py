@@ -50,6 +50,9 @@ def test_a_name_that_no_address_holds_is_refused(api, name):
     answer = api.submit(name)
     assert answer.status_code == 422
     assert answer.json()["error"]["faults"][0]["key"] == "name"
+    api.submit()
+    renamed = api.call("POST", "/studies/bowl/rename", json={"name": name})
+    assert renamed.status_code == 422 and "part of a path or URL" in renamed.text
 
 
 def test_a_submission_is_shown_as_it_was_given(api):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import threading
 import time
 from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from api_server import add_trials, points_of, served
+from api_server import add_trials, points_of, served, spec_of
 
-from hpo.service.live import QUEUE, EventListener, EventMessage
+from hpo.service.live import QUEUE, EventListener, EventMessage, EventReader
 from search_spaces.settings import TrainingSettings
-from storage.records import NewTrial, StudyState
+from storage.errors import StoreUnavailable
+from storage.records import NewStudy, NewTrial, StudyState
 from storage.store import Store
 
 pytestmark = pytest.mark.medium
@@ -247,6 +249,71 @@ def test_streams_are_counted(tmp_path):
             refused = api.call("GET", "/studies/bowl/events", owner="eve", scope="read")
             assert refused.status_code == 429
             assert "Retry-After" in refused.headers
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(str(tmp_path / "hpo.db")) as store:
+        yield store
+
+
+def submitted(store, name, owner):
+    return store.submit_study(
+        NewStudy(
+            name=name,
+            workload="noisy_quadratic",
+            metric="loss",
+            threshold=0.1,
+            higher_is_better=False,
+            spec=spec_of(name),
+            owner=owner,
+        ),
+        event=f"submitted by {owner}",
+    ).study
+
+
+def test_what_was_read_while_the_database_failed_comes_later(store, monkeypatch):
+    study = submitted(store, "bowl", "ada")
+    reader, failures = EventReader(lambda: store), [StoreUnavailable("x", "it is locked", "wait")]
+
+    def counts(study_id, read=store.counts):
+        if failures:
+            raise failures.pop()
+        return read(study_id)
+
+    monkeypatch.setattr(store, "counts", counts)
+    with pytest.raises(StoreUnavailable):
+        reader._poll([study], everything=False)
+    assert [message.kind for message in reader._poll([study], everything=False)] == [
+        "log",
+        "progress",
+    ]
+    assert reader._poll([study], everything=False) == []
+
+
+@pytest.mark.parametrize("name", ["bowl", "other"])
+def test_the_next_study_with_the_id_of_a_deleted_one_is_its_owner_s(store, name):
+    old, reader = submitted(store, "bowl", "ada"), EventReader(lambda: store)
+    reader._poll([old], everything=True)
+    store.set_study_state(old.id, StudyState.FINISHED)
+    assert {message.owner for message in reader._poll([old], everything=True)} == {"ada"}
+    store.delete_study(old.id)
+    new = submitted(store, name, "bob")
+    assert new.id == old.id
+    assert {message.owner for message in reader._poll([], everything=True)} == {"bob"}
+
+
+def test_a_damaged_study_holds_up_no_other_stream(store, tmp_path):
+    bad, good = submitted(store, "bad", "ada"), submitted(store, "good", "ada")
+    with contextlib.closing(sqlite3.connect(tmp_path / "hpo.db")) as connection:
+        connection.execute("UPDATE studies SET priority = 'high' WHERE name = 'bad'")
+        connection.commit()
+    found = EventReader(lambda: store)._poll([bad, good], everything=True)
+    assert [(message.kind, message.study_id) for message in found] == [
+        ("log", bad.id),
+        ("log", good.id),
+        ("progress", good.id),
+    ]
 
 
 def test_one_who_is_too_slow_is_dropped():

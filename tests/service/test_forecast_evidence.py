@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import hpo
 from hpo.cli.main import main
+from hpo.service.forecast_cache import ForecastCache
 from search_spaces.settings import TrainingSettings
 from storage.records import (
     ConvergencePoint,
@@ -230,6 +231,20 @@ def test_what_a_study_did_at_a_batch_does_not_change_its_forecast_for_it(api, al
 
 
 @pytest.mark.slow  # tests/extrapolation has the rule
+def test_a_study_with_the_id_of_a_deleted_one_gets_its_own_forecasts(api):
+    cache = ForecastCache()
+    api.submit("again")
+    first = api.store.study("again")
+    fitted = cache.fitted(api.store, first)
+    assert cache.fitted(api.store, first) is fitted
+    api.store.delete_study(first.id)
+    api.submit("again")
+    second = api.store.study("again")
+    assert (second.id, second.spec) == (first.id, first.spec)
+    assert cache.fitted(api.store, second).result.study == second
+    api.store.delete_study(second.id)
+
+
 def test_noise_scales_that_trainings_measured_are_evidence_on_the_critical_batch_size(api, alone):
     add_sweep(api, "measured", [None, 2000.0, 9000.0, 3000.0])
     noise_scale = (

@@ -42,8 +42,8 @@ time.sleep(600)
 BOUNDED = """\
 import resource, sys
 from pathlib import Path
-from hpo.runs.study_limits import StudyLimits, bound_processes
-bound_processes(StudyLimits(500_000_000, 1))
+from hpo.runs.study_limits import StudyLimits, bound_process_memory
+bound_process_memory(StudyLimits(500_000_000, 1))
 import subprocess
 try:
     bytearray(900_000_000)

@@ -14,8 +14,12 @@ import hpo
 from benchmarks.fleet import Paced, all_ended, begun, wait_for
 from hpo.cli.main import main
 from hpo.errors import TuningError
-from hpo.runs.lease import lease_holder_name
+from hpo.runs.lease import HeldLease, lease_holder_name
+from hpo.runs.repository import stored_spec
+from hpo.runs.run import RunOptions, _Run
 from hpo.service.worker import StudyWorker, WorkerOptions
+from hpo.tuning.tuner import RayOptions
+from storage.errors import DamagedRow
 from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 from tests.fake_package import install_package
@@ -194,6 +198,36 @@ def test_a_stopped_worker_puts_its_study_back_and_the_next_goes_on(store, url, t
     after = store.trials(study.id)
     assert store.study("stopped").state is StudyState.FINISHED and len(after) == 8
     assert [trial for trial in after if trial.id in {trial.id for trial in before}] == before
+
+
+def test_a_row_that_cannot_be_read_ends_no_worker(store, url, tmp_path, monkeypatch, caplog):
+    def claim(*_, **__):
+        raise DamagedRow("a row", "it holds text that is not UTF-8")
+
+    monkeypatch.setattr(store, "claim_study", claim)
+    assert StudyWorker(options(url, tmp_path))._claim(store) is None
+    assert "cannot take a study, trying again: a row is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_run_that_stops_tells_of_a_cancellation_that_it_had_not_seen(
+    store, url, tmp_path, confirmed
+):
+    """Whether or not the connection is lost before the database confirms the release."""
+    study = Paced("tiny", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
+    held = HeldLease(store, store.claim_study("w", lease_seconds=60), on_warning=print)
+    how = RunOptions(folder=tmp_path, storage_retry_seconds=1, ray=RayOptions(None))
+
+    def retry(call, done):
+        released = call()
+        return released if confirmed else done()
+
+    run = _Run(stored_spec(study), held, url, how, retry)
+    store.request_cancel(study.id)
+    assert not held.cancelled
+    released = run.release(StudyState.QUEUED, "w was stopped; another worker will continue")
+    assert released.state is StudyState.CANCELLED
+    assert kinds(store, study)[-1] == "cancelled"
 
 
 def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, tmp_path):

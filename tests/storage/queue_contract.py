@@ -342,6 +342,28 @@ class QueueContract:
         with pytest.raises(InvalidRecord, match="cannot stay running"):
             store.release_study(again, StudyState.RUNNING)
 
+    @pytest.mark.parametrize("state", [StudyState.QUEUED, StudyState.INTERRUPTED])
+    def test_a_cancellation_that_was_accepted_outlasts_the_worker(self, store, state):
+        study = submit(store, "digits").study
+        lease = store.claim_study("w", lease_seconds=60)
+        assert store.request_cancel(study.id).cancel_requested
+        released = store.release_study(lease, state, "the worker is shutting down")
+        assert (released.state, released.message, released.cancel_requested) == (
+            StudyState.CANCELLED,
+            "cancelled when its worker stopped",
+            False,
+        )
+        assert store.claim_study("v", lease_seconds=60) is None
+        store.requeue_study(study.id)
+        assert store.claim_study("v", lease_seconds=60).study.id == study.id
+
+    def test_a_cancellation_does_not_change_how_a_study_ended(self, store):
+        submit(store, "digits")
+        lease = store.claim_study("w", lease_seconds=60)
+        store.request_cancel(lease.study.id)
+        ended = store.release_study(lease, StudyState.FINISHED, "target reached")
+        assert (ended.state, ended.message) == (StudyState.FINISHED, "target reached")
+
     # fencing
 
     def test_whoever_was_taken_over_writes_nothing_more(self, queue, clock):

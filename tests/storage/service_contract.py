@@ -106,6 +106,18 @@ class ServiceContract:
         assert names(search="resnet", owner="bob", state="queued") == ["digits-1"]
         assert names(owner="' OR 1=1 --") == []
 
+    def test_an_unknown_name_lists_a_few_studies_however_many_there_are(self, store):
+        with pytest.raises(NotFound, match="there are no studies yet"):
+            store.study("none")
+        for number in range(25):
+            make_study(store, f"study {number:02}")
+        with pytest.raises(NotFound, match="did you mean 'study 07'"):
+            store.study("study 077")
+        with pytest.raises(NotFound) as error:
+            store.study("none")
+        assert str(error.value).count("study ") == 21  # the unknown one and 20 others
+        assert str(error.value).endswith(", study 19, ...")
+
     # pages of trials
 
     @pytest.mark.medium

@@ -6,15 +6,16 @@ import sqlite3
 
 import pytest
 from migration_contract import write_everything
+from queue_contract import HandClock
 from sqlalchemy import text
-from store_samples import make_points, make_study, make_trials, new_outcome, new_plan
+from store_samples import make_points, make_study, make_trials, new_outcome, new_plan, submit
 
 from storage import migrations
 from storage.database import Database
 from storage.errors import DamagedRow, InvalidRecord
 from storage.figures import END_FIGURES, OUTCOME_FIGURES, POINT_FIGURES
 from storage.maintenance import maintenance
-from storage.records import TrialResult, TrialState
+from storage.records import StudyState, TrialResult, TrialState
 from storage.store import Store
 
 RESULT = TrialResult(state=TrialState.REACHED, epochs_to_target=0.5, epochs=0.5, steps=4, seconds=1)
@@ -147,6 +148,86 @@ def test_a_bad_row_is_left_out_and_named(tmp_path, caplog):
     with Store.open(url) as store:
         assert [each.study.name for each in store.page_studies()] == ["other"]
         assert [each.name for each in store.studies()] == ["other"]
+
+
+def test_a_page_with_a_bad_row_is_as_long_as_another(tmp_path, caplog):
+    url = str(tmp_path / "hpo.db")
+    with Store.open(url) as store:
+        studies = [make_study(store, f"study {number}") for number in range(5)]
+        make_trials(store, studies[0], *[16] * 9)
+    below(
+        url,
+        "UPDATE trials SET seed = 'x' WHERE number IN (1, 4, 8)",
+        "UPDATE studies SET priority = 'high' WHERE id IN (2, 5)",
+    )
+    with Store.open(url) as store, caplog.at_level(logging.ERROR):
+        for order, wanted in (("number", [0, 2, 3, 5, 6, 7]), ("epochs", [0, 2, 3, 5, 6, 7])):
+            first = store.page_trials(1, order=order, limit=4)
+            rest = store.page_trials(1, order=order, limit=4, after=first[-1].number)
+            assert (len(first), [each.number for each in first + rest]) == (4, wanted)
+        assert "row 2 of trials is damaged" in caplog.text
+        newest = store.page_studies(limit=2)
+        older = store.page_studies(limit=2, after=newest[-1].study.id)
+        assert [each.study.id for each in newest] == [4, 3]
+        assert [each.study.id for each in older] == [1]
+
+
+class TestDamagedQueue:
+    @pytest.fixture
+    def clock(self):
+        return HandClock()
+
+    @pytest.fixture
+    def queue(self, tmp_path, clock):
+        with Store.open(str(tmp_path / "hpo.db"), clock=clock) as store:
+            yield store
+
+    def damage(self, tmp_path, *statements):
+        below(str(tmp_path / "hpo.db"), *statements)
+
+    @pytest.mark.parametrize(
+        "wrong", ["priority = 'high'", "owner = x'ff'", "spec = CAST(x'ff61' AS TEXT)"]
+    )
+    def test_a_bad_study_is_passed_over(self, queue, tmp_path, caplog, wrong):
+        bad = submit(queue, "bad", owner="ann").study
+        submit(queue, "good", owner="bob")
+        self.damage(tmp_path, f"UPDATE studies SET {wrong} WHERE id = {bad.id}")
+        with caplog.at_level(logging.ERROR):
+            assert queue.claim_study("w", lease_seconds=60, per_owner=1).study.name == "good"
+            assert queue.claim_study("w", lease_seconds=60, per_owner=1) is None
+        assert f"left out: the study with id {bad.id} is damaged" in caplog.text
+        for change in (
+            lambda: queue.request_cancel(bad.id),
+            lambda: queue.take_study(bad.id, "w", lease_seconds=60),
+        ):
+            with pytest.raises(DamagedRow, match="hpo db check"):
+                change()
+
+    @pytest.mark.parametrize(
+        "wrong", ["priority = 'high'", "lease_seconds = 'x'", "lease_expires_at = 'x'"]
+    )
+    def test_a_bad_lease_keeps_nobody_from_the_queue(self, queue, clock, tmp_path, wrong):
+        bad, cancelled = (submit(queue, name).study for name in ("bad", "cancelled"))
+        for _ in range(2):
+            queue.claim_study("dies", lease_seconds=60)
+        for study in (bad, cancelled):
+            queue.request_cancel(study.id)
+        self.damage(tmp_path, f"UPDATE studies SET {wrong} WHERE id = {bad.id}")
+        clock.move(61)
+        assert [study.id for study in queue.settle_studies()][-1:] == [cancelled.id]
+        submit(queue, "good")
+        assert queue.claim_study("w", lease_seconds=60).study.name == "good"
+
+    def test_a_lease_on_a_bad_study_is_told(self, queue, tmp_path):
+        bad = submit(queue, "bad").study
+        lease = queue.claim_study("w", lease_seconds=60)
+        self.damage(tmp_path, f"UPDATE studies SET priority = 'high' WHERE id = {bad.id}")
+        for change in (
+            lambda: queue.renew_lease(lease, lease_seconds=60),
+            lambda: queue.release_study(lease, StudyState.QUEUED),
+        ):
+            with pytest.raises(DamagedRow, match="study 'bad' is damaged"):
+                change()
 
 
 def test_flipped_bytes_of_the_data_are_seen(tmp_path):

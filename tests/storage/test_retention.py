@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from store_samples import make_points, make_study, make_trials
+from store_samples import SETTINGS, make_points, make_study, make_trials
 
 from storage.maintenance import maintenance
-from storage.records import NewToken, StudyState, TrialResult, TrialState
+from storage.records import NewStudy, NewToken, NewTrial, StudyState, TrialResult, TrialState
 from storage.store import Store
 
 POINTS = 50
@@ -88,6 +88,40 @@ def test_the_best_of_each_rung_are_spared(url):
         POINTS,
         1,
     ]  # fewest epochs: 9 - 1, and 9 - 4
+
+
+def test_the_best_at_every_size_are_spared(new_url):
+    """Also where no threshold ends a training run: there, the best metric counts, in the direction of the study."""
+    url, sizes = new_url(), [{"width": 8}, {"width": 64}, {"width": 8, "training_samples": 99}]
+    with Store.open(url) as store:
+        for name, higher in (("up", True), ("down", False)):
+            study = store.create_study(
+                NewStudy(
+                    name=name,
+                    workload="resnet",
+                    metric="score",
+                    threshold=1e300 if higher else -1e300,
+                    higher_is_better=higher,
+                    spec=f"name: {name}",
+                )
+            )
+            new = [
+                NewTrial(global_batch_size=16, seed=seed, settings={**SETTINGS, "own": own})
+                for own in sizes
+                for seed in range(3)
+            ]
+            for trial in store.add_trials(study.id, new):
+                ended = TrialResult(
+                    state=TrialState.CENSORED if trial.seed else TrialState.FAILED,
+                    epochs=9.0,
+                    best_metric=trial.seed / 10,
+                )
+                store.finish_trial(trial.id, ended, make_points(POINTS))
+            store.set_study_state(study.id, StudyState.FINISHED)
+    pruned = maintenance.prune(url, timedelta(0), keep_best=True, dry_run=False)
+    assert pruned.trials == 12
+    assert points_left(url, "up")[0] == [1, 1, POINTS] * 3
+    assert points_left(url, "down")[0] == [1, POINTS, 1] * 3
 
 
 def test_a_dry_run_counts_the_same_and_removes_nothing(url):

@@ -66,6 +66,24 @@ class TrialLeaseContract:
         assert (renewed.expires_at - held.expires_at).total_seconds() == 20
         assert len(queue.points(held.trial.id)) == 3
 
+    def test_a_new_holder_that_starts_again_leaves_no_later_points_of_the_one_before(self, queue):
+        study = make_study(queue)
+        trial = lease(queue, study, NEW, "a").trial
+        queue.renew_trial(study.id, 0, "a", lease_seconds=30, points=make_points(8))
+        queue.release_trial(study.id, 0, "a")
+        lease(queue, study, 0, "b")
+        slower = [replace(point, seconds=9.0 + point.seconds) for point in make_points(5)]
+        queue.renew_trial(study.id, 0, "b", lease_seconds=30, points=slower[2:3])
+        assert queue.points(trial.id) == [*make_points(2), slower[2]]
+        queue.renew_trial(study.id, 0, "b", lease_seconds=30, points=slower[3:4])
+        for repeated in (slower[2:3], slower[2:4]):  # the answer was lost
+            queue.renew_trial(study.id, 0, "b", lease_seconds=30, points=repeated)
+            assert queue.points(trial.id) == [*make_points(2), *slower[2:4]]
+        queue.release_trial(study.id, 0, "b")
+        lease(queue, study, 0, "c")
+        ended = queue.finish_leased_trial(study.id, 0, "c", REACHED, make_points(2, 1))
+        assert queue.points(trial.id) == make_points(3) and ended.samples == 64
+
     def test_an_end_may_be_sent_twice_and_counts_once(self, queue):
         study = make_study(queue)
         lease(queue, study, NEW)

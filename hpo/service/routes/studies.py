@@ -23,6 +23,7 @@ from hpo.service.context import (
     Shared,
     StudyName,
     Submitter,
+    not_found,
 )
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import json_reply
@@ -191,10 +192,7 @@ def studies(
     page = context.open_store().page_studies(
         owner=owner, state=state, search=search, after=after, limit=limit
     )
-    found = [
-        study_answer_values(each.study, each.trials, each.best_epochs_to_target, each.samples)
-        for each in page
-    ]
+    found = [study_answer_values(each, each.samples) for each in page]
     return json_reply({"studies": found, "next": page[-1].study.id if len(page) == limit else None})
 
 
@@ -334,10 +332,12 @@ def _least(*values: float | int | None) -> Any:
 def _detail(store: Store, study: Study) -> dict[str, Any]:
     rungs, usage = store.counts(study.id), store.usage(study.id)
     summary = store.page_studies(after=study.id + 1, limit=1)[0]  # newest first: this study
+    if summary.study.id != study.id:  # it was deleted meanwhile
+        raise not_found(study.name)
     facts = study_facts(study.spec)
     by_sizes = _by_sizes(store, study, facts)
     return {
-        **study_answer_values(study, summary.trials, summary.best_epochs_to_target, usage.samples),
+        **study_answer_values(summary, usage.samples),
         "budget_trials": study.budget_trials or facts.budget_trials,
         "spec": study.spec,
         "ladder": facts.ladder or sorted(rungs),
