@@ -145,6 +145,40 @@ def test_trials_are_filtered_sorted_and_selected(page: Any, server: Server) -> N
     }
 
 
+def test_a_study_that_asks_for_the_best_metric_has_its_answers_on_every_page(
+    page: Any, server: Server
+) -> None:
+    """No trial reaches a target, and the forecast has no epochs to target."""
+    text = STUDY.format(name="how good", trials=12)
+    target = next(line for line in text.splitlines() if line.startswith("target:"))
+    server.submit(text.replace(target, "target: {metric: loss, best_within: {epochs: 40}}"))
+    server.wait("how good", "finished")
+    page.goto(f"{server.address}/studies/how%20good")
+    page.wait_for_selector("#headline .trust")
+    assert "At global batch size 256: loss 0." in page.inner_text("#headline")
+    assert " within 40 epochs (90 % interval " in page.inner_text("#headline")
+    tiles = page.inner_text("#tiles").lower()
+    assert "trained to the end" in tiles and "loss 0." in tiles
+    assert page.is_visible("#report") and page.is_visible("#forecast")
+
+    page.click("#forecast")
+    page.wait_for_selector("#tiles .tile")
+    assert "best loss" in page.inner_text("#tiles").lower()
+    assert " within 40 epochs (90 % interval " in page.inner_text("#said")
+
+    with Store.open(server.storage) as store:
+        trials = store.trials(store.study("how good").id)
+    ended = next(trial for trial in trials if trial.state is TrialState.CENSORED)
+    page.goto(f"{server.address}/studies/how%20good/trials/{ended.number}")
+    page.wait_for_selector("#metric .main-svg")
+    assert "trained to the end of its budget" in page.inner_text("main")
+    assert "not reached" not in page.inner_text("main")
+
+    page.goto(f"{server.address}/")
+    page.wait_for_selector("text=how good")
+    assert "loss 0." in page.locator("tr", has_text="how good").inner_text()
+
+
 @pytest.mark.slow  # test_page_routes and test_report have the rules
 def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> None:
     page.goto(f"{server.address}/studies/done")

@@ -155,6 +155,7 @@ class StudyDatabase:
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
         """See :class:`StudySource`; an `hpo worker` of this database runs the study."""
         study = api.parse_study(spec)
+        study.check_new_name()
         with open_store(self._storage) as store:
             done = store.submit_study(
                 NewStudy(

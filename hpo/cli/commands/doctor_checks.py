@@ -48,13 +48,13 @@ import json
 from search_spaces.plugins import PluginError
 from search_spaces.techniques import TECHNIQUES
 from trainers.errors import TrainerError
-from trainers.optimizers.optimizer import rule_named
+from trainers.optimizers.optimizer import optimizer_rule_named
 from trainers.schedules.formulas import formula_named
 faults = []
 for setting, registry in TECHNIQUES.items():
     for plugin in registry.plugins():
         try:
-            rule_named(plugin.name) if setting == "optimizer" else formula_named(setting, plugin.name)
+            optimizer_rule_named(plugin.name) if setting == "optimizer" else formula_named(setting, plugin.name)
         except PluginError:
             continue
         except TrainerError as error:

@@ -10,6 +10,9 @@ import click
 
 from hpo.cli.commands import options
 
+MOST_DIGITS = 15
+"""The most digits of a number of accelerators and of a batch size."""
+
 
 class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in newer versions of click
     """A size that grows and its value at full scale, ``NAME=VALUE``."""
@@ -143,12 +146,13 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
         if isinstance(value, tuple):
             return value
         counts = [
-            int(part) if part.isascii() and part.isdigit() else 0 for part in str(value).split(":")
+            int(part) if part.isascii() and part.isdigit() and len(part) <= MOST_DIGITS else 0
+            for part in str(value).split(":")
         ]
         if len(counts) != 2 or min(counts) < 1:
             self.fail(
                 f"{value!r} is not N:B, a number of accelerators and a global batch size, both "
-                f"whole numbers of at least 1, such as 512:16384",
+                f"whole numbers of at least 1 and of at most {MOST_DIGITS} digits, such as 512:16384",
                 param,
                 ctx,
             )

@@ -113,13 +113,17 @@ def launch(
     """
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
-    from hpo.runs import api
+    from hpo.runs import api, launches
 
     found = api.find_plan(plan, storage)
     lies = folder or (Path(plan) if Path(plan).is_dir() else None)
     if found.launcher != "local" and asked["workers"] is None:
         job = api.submit_plan(
-            found, lies, backend=asked["backend"], account=account, partition=partition
+            found,
+            lies or launches.written_folder(found, storage),
+            backend=asked["backend"],
+            account=account,
+            partition=partition,
         )
         options.show(
             lambda: {"launcher": job.launcher, "job": job.job, "folder": str(job.folder)},

@@ -201,8 +201,8 @@ def _import(
 
 def _train_samples(spec: StudySpec) -> int:
     """Return the size of the study's training set, as stated in its file or counted in its data."""
-    from hpo.past_runs.conversion import said_train_samples
     from hpo.runs.checks import check_workload
+    from hpo.study.jobs import said_train_samples
 
     if (said := said_train_samples(spec)) is not None:
         return said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.runs.formatting import format_number, format_target
+from hpo.runs.formatting import format_target
 from trainers.json_text import json_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show_studies(studies: Sequence[StudyStatus]) -> None:
         "priority",
         "trials",
         "reached",
-        "best epochs",
+        "best",
         "worker",
         "changed (UTC)",
         "message",
@@ -45,7 +45,7 @@ def show_studies(studies: Sequence[StudyStatus]) -> None:
             str(each.priority),
             _done(each.trials),
             str(each.trials.get("reached", 0)),
-            format_number(each.best_epochs_to_target),
+            _best(each),
             Text(each.worker or ""),
             f"{each.updated_at:%Y-%m-%d %H:%M}",
             Text(_short(each.message)),
@@ -88,8 +88,18 @@ def show_status(study: StudyStatus) -> None:
                     *(str(each["trials"].get(state, 0)) for state in states),
                 )
         console.print(table)
-    if study.best_epochs_to_target is not None:
+    if study.best_metric is not None:
+        console.print(f"best {goal['metric']}: {study.best_metric:.4g}", markup=False)
+    elif study.best_epochs_to_target is not None:
         console.print(f"fewest epochs to target: {study.best_epochs_to_target:.4g}", markup=False)
+
+
+def _best(study: StudyStatus) -> str:
+    """Return the best result of a study's trials: ``8.5 epochs``, ``loss 2.31``; "" before there is one."""
+    if study.best_metric is not None:
+        return f"{study.document['target']['metric']} {study.best_metric:.4g}"
+    best = study.best_epochs_to_target
+    return "" if best is None else f"{best:.4g} epochs"
 
 
 def event_line(event: RemoteEvent) -> str:

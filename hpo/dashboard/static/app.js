@@ -74,6 +74,14 @@ export function number(value, digits = 3) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
 }
 
+/** What a forecast predicts: the epochs to a target in words, or the best metric within the study's budget. */
+export function predicted(forecast, goal) {
+  const ends = forecast.best ?? forecast.epochs_to_target;
+  const [budget] = Object.entries(forecast.best?.within ?? {});
+  const answer = forecast.best ? `${forecast.best.metric} ${number(ends.median)} within ${number(budget[1])} ${budget[0]}` : `${number(ends.median)} epochs to ${goal}`;
+  return `${answer} (90 % interval ${number(ends.low)} to ${number(ends.high)})`;
+}
+
 export const interval = (ends) => ends ? `${number(ends.median)} (${number(ends.low)} to ${number(ends.high)})` : "–";
 
 export function duration(seconds) {
@@ -90,6 +98,16 @@ export function ago(time) {
 }
 
 export const words = (name) => String(name).replaceAll("_", " ");
+
+/** Whether a study asks for the best metric within a budget, so that no trial can reach its target. */
+export const asksForBest = (study) => study.target.threshold === null;
+
+/** How many trials answer a study's question: those that reached the target or, if it asks for the best metric, used up their budget. */
+export const answered = (study) => study.trials[asksForBest(study) ? "censored" : "reached"] ?? 0;
+
+/** The best result of a study's trials; null before there is one. */
+export const best = (study) => study.best_metric !== null ? `${study.target.metric} ${number(study.best_metric)}`
+  : study.best_epochs_to_target !== null ? `${number(study.best_epochs_to_target)} epochs` : null;
 
 export const target = (of) => of.threshold === null ? `best ${of.metric}` : `${of.metric} ${of.higher_is_better ? "≥" : "≤"} ${number(of.threshold)}`;
 

@@ -1,5 +1,5 @@
 // Shows the forecast at any batch size and the plan for any machine, redrawn while the sliders move.
-import { api, attempt, byId, debounce, duration, el, failure, home, interval, number, path, toast, words } from "./app.js";
+import { api, attempt, byId, debounce, duration, el, failure, home, interval, number, path, predicted, toast, words } from "./app.js";
 import { plot, whenClicked } from "./plots.js";
 import { settingsTables, shown } from "./settings.js";
 
@@ -57,7 +57,7 @@ const hours = (ends) => ends ? `${duration(ends.median)} (${duration(ends.low)} 
 
 function sentence({ forecast, plan, refused }) {
   return [el("p.forecast", {}, `At global batch size ${number(forecast.global_batch_size)}: `,
-    `${number(forecast.epochs_to_target.median)} epochs to the target (90 % interval ${number(forecast.epochs_to_target.low)} to ${number(forecast.epochs_to_target.high)})`,
+    predicted(forecast, "the target"),
     plan?.seconds_to_target ? `, in ${hours(plan.seconds_to_target)}.` : "."),
   el("p", {}, "Trust: ", el(`span.trust.${forecast.trust}`, {}, forecast.trust), `. ${forecast.reason}`),
   refused ? el("div.notice.bad", { role: "alert" }, refused) : null,
@@ -69,8 +69,9 @@ const percent = (share) => share === null || share === undefined ? "–" : `${Ma
 
 function tiles({ forecast, plan }) {
   const ends = plan?.accelerator_hours;
-  return [tile("Epochs to target", number(forecast.epochs_to_target.median), `${number(forecast.epochs_to_target.low)} to ${number(forecast.epochs_to_target.high)}`),
-    ...(plan ? [tile("Time to target", duration(plan.seconds_to_target?.median), plan.seconds_to_target ? `${duration(plan.seconds_to_target.low)} to ${duration(plan.seconds_to_target.high)}` : ""),
+  const goal = forecast.best ?? forecast.epochs_to_target;
+  return [tile(forecast.best ? `Best ${forecast.best.metric}` : "Epochs to target", number(goal.median), `${number(goal.low)} to ${number(goal.high)}`),
+    ...(plan ? [tile(forecast.best ? "Time of the run" : "Time to target", duration(plan.seconds_to_target?.median), plan.seconds_to_target ? `${duration(plan.seconds_to_target.low)} to ${duration(plan.seconds_to_target.high)}` : ""),
       tile("Accelerator hours", number(ends?.median), ends ? `${number(ends.low)} to ${number(ends.high)}` : ""),
       tile("Chance within the slot", percent(plan.chance_in_slot), plan.chance_in_slot === null ? "enter a slot" : ""),
       tile("Placement", `${number(plan.nodes)} × ${number(plan.ranks_per_node)}`, `${number(plan.local_batch_size)} samples per rank${plan.accumulation_steps > 1 ? `, ${plan.accumulation_steps} micro batches` : ""}`),

@@ -1,5 +1,5 @@
 // The table of studies, updated live: state, progress, best result and samples spent.
-import { api, attempt, byId, debounce, el, failure, follow, home, number, path, state, steady, target, when } from "./app.js";
+import { api, attempt, best, byId, debounce, el, failure, follow, home, number, path, state, steady, target, when } from "./app.js";
 
 const LIMIT = 100;
 const MOST = 1000;
@@ -34,7 +34,7 @@ function cells(study) {
   return [
     el("td", {}, state(study.state), cancelling ? el("div.small.muted", {}, "cancelling…") : null),
     el("td", {}, bar(study)),
-    el("td.number", {}, study.best_epochs_to_target === null ? "–" : `${number(study.best_epochs_to_target)} epochs`),
+    el("td.number", {}, best(study) ?? "–"),
     el("td.number.optional", {}, number(study.samples)),
     el("td.optional", {}, study.owner || "–"),
     el("td.optional", {}, when(study.updated_at)),

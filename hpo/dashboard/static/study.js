@@ -1,5 +1,5 @@
 // The page of a study, live: its progress, figures, curves, trials and events.
-import { api, attempt, byId, el, failure, follow, home, number, path, quietly, steady, words } from "./app.js";
+import { answered, api, attempt, byId, el, failure, follow, home, number, path, quietly, steady, words } from "./app.js";
 import { ParallelCoordinates } from "./parallel.js";
 import { StudyCurves } from "./study_curves.js";
 import { StudyFigures } from "./study_figures.js";
@@ -115,7 +115,7 @@ try {
   const asked = api(`${where}/columns`);
   asked.catch(() => {});      // the request for the study itself reports the error
   show(await api(where));
-  figures = new StudyFigures({ where, open, fitted: () => (study.trials.reached ?? 0) > 0 });
+  figures = new StudyFigures({ where, open, fitted: () => answered(study) > 0 });
   curves = new StudyCurves({ name, open, rows: () => table.rows, data: () => data, study: () => study, selected: () => table.selected });
   sayWhatIsKnown(study);
   await readTrials(asked);

@@ -1,5 +1,5 @@
 // The summary above a study's figures: its progress, and its forecast in a sentence or the next step.
-import { api, byId, el, home, number, path, quietly, state, target, words } from "./app.js";
+import { answered, api, asksForBest, best, byId, el, home, number, path, predicted, quietly, state, target, words } from "./app.js";
 
 const ENDED = ["reached", "censored", "diverged", "pruned", "failed"];
 export const ended = (study) => ENDED.reduce((sum, each) => sum + (study.trials[each] ?? 0), 0);
@@ -8,16 +8,19 @@ export const atRest = (study) => ["finished", "failed", "cancelled", "interrupte
 /** The state and next step of a study without a forecast, so that its page is never empty. */
 function advice(study) {
   const { trials } = study;
+  const none = !answered(study);
   const only = (each) => ended(study) > 0 && (trials[each] ?? 0) === ended(study);
-  if (study.state === "queued" && !trials.reached) return ["The study is waiting for a worker.", "It starts as soon as a worker is free."];
+  if (study.state === "queued" && none) return ["The study is waiting for a worker.", "It starts as soon as a worker is free."];
   if (study.state === "failed") return ["The study failed.", study.message || "See \"What happened\" below; fix the cause, then resume the study."];
   if (only("diverged")) return ["Every trial diverged.", "Lower the range of learning rates, or allow a longer warmup. To change the search space, submit a study with another name."];
   if (only("failed")) return ["Every trial failed.", "The table of trials shows the reasons; fix the workload, then resume the study."];
-  if (study.state === "cancelled" && !trials.reached) return ["The study was cancelled.", "Its results are kept, and you can resume it."];
-  if (study.state === "interrupted" && !trials.reached) return ["The study was interrupted.", "If you resume it, it continues where it stopped."];
-  if (atRest(study) && !trials.reached) return ["No trial reached the target.", "Raise budget.epochs_per_trial, widen the search ranges, or set a target that can be reached; submit the changed study under another name."];
-  if (!trials.reached) return ["The study is running.", "A forecast is made as soon as some trials have reached the target."];
-  return null;
+  if (study.state === "cancelled" && none) return ["The study was cancelled.", "Its results are kept, and you can resume it."];
+  if (study.state === "interrupted" && none) return ["The study was interrupted.", "If you resume it, it continues where it stopped."];
+  if (!none) return null;
+  if (atRest(study)) return asksForBest(study)
+    ? ["No trial reached the end of its budget.", "Extend the search ranges to lower learning rates; submit the changed study under another name."]
+    : ["No trial reached the target.", "Raise budget.epochs_per_trial, widen the search ranges, or set a target that can be reached; submit the changed study under another name."];
+  return ["The study is running.", `A forecast is made as soon as some trials have reached the ${asksForBest(study) ? "end of their budget" : "target"}.`];
 }
 
 /** Say whether a worker is available for a queued study. */
@@ -36,7 +39,7 @@ export function showSummary(study, name) {
   if (study.cancel_requested && study.state === "running") byId("state").append(el("span.muted.small", {}, " cancelling…"));
   byId("cancel").hidden = atRest(study) || study.cancel_requested;
   byId("resume").hidden = !["failed", "cancelled", "interrupted"].includes(study.state);
-  for (const id of ["forecast", "report"]) byId(id).hidden = !study.trials.reached;
+  for (const id of ["forecast", "report"]) byId(id).hidden = !answered(study);
   byId("forecast").href = `${home}/studies/${path(name)}/forecast`;
   byId("report").href = `${home}/api/v1/studies/${path(name)}/report`;
   byId("spec").textContent = study.spec;
@@ -45,8 +48,8 @@ export function showSummary(study, name) {
   byId("tiles").replaceChildren(
     tile("Trials", study.budget_trials && study.budget_trials >= ended(study) ? `${number(ended(study))} of ${number(study.budget_trials)}` : number(ended(study)),
       count("running") ? `${number(count("running"))} running` : count("queued") ? `${number(count("queued"))} queued` : ""),
-    tile("Reached the target", number(count("reached")), `${number(count("pruned"))} stopped early, ${number(count("diverged"))} diverged`),
-    tile("Best so far", study.best_epochs_to_target === null ? "–" : `${number(study.best_epochs_to_target)} epochs`),
+    tile(asksForBest(study) ? "Trained to the end" : "Reached the target", number(answered(study)), `${number(count("pruned"))} stopped early, ${number(count("diverged"))} diverged`),
+    tile("Best so far", best(study) ?? "–"),
     tile("Spent", `${number(study.samples)} samples`, `${number(study.usage.accelerator_seconds / 3600)} accelerator hours`),
     tile("Worker", study.worker ?? "none", study.attempts > 1 ? `attempt ${study.attempts}` : ""));
 }
@@ -73,7 +76,7 @@ export function sayWhatIsKnown(study, who = null) {
     return false;
   }
   if (!byId("headline").querySelector(".trust")) {
-    says(`The best trial so far took ${number(study.best_epochs_to_target)} epochs to ${target(study.target)}.`,
+    says(asksForBest(study) ? `The best trial so far has ${best(study)}.` : `The best trial so far took ${best(study)} to ${target(study.target)}.`,
       el("p.muted", {}, `Fitting the laws to ${number(ended(study))} trials; everything else is ready…`));
   }
   return true;
@@ -91,9 +94,7 @@ export async function showHeadline(study, where) {
     says("There is no forecast yet.", el("p", {}, error.message), error.wayOut && el("p", {}, error.wayOut));
     return;
   }
-  const ends = found.epochs_to_target;
   const moved = Object.entries(found.settings).map(([each, of]) => `${words(each)} ${number(of.median)} (${number(of.low)} to ${number(of.high)})`);
-  says(`At global batch size ${number(found.global_batch_size)}: ${number(ends.median)} epochs to ${target(study.target)} `
-    + `(90 % interval ${number(ends.low)} to ${number(ends.high)})${moved.length ? ` with ${moved.join(", ")}` : ""}.`,
+  says(`At global batch size ${number(found.global_batch_size)}: ${predicted(found, target(study.target))}${moved.length ? ` with ${moved.join(", ")}` : ""}.`,
   el("p", {}, "Trust: ", el(`span.trust.${found.trust}`, {}, found.trust), `. ${found.reason}`), study.message && el("p.muted", {}, study.message));
 }

@@ -1,5 +1,5 @@
 // The page of one trial: how it converged, its settings, why it ended, and the command that runs it again.
-import { api, attempt, byId, duration, el, failure, follow, home, number, path, state, steady, when, words } from "./app.js";
+import { api, asksForBest, attempt, byId, duration, el, failure, follow, home, number, path, state, steady, when, words } from "./app.js";
 import { MARGIN, line, metricAxis, nothing, readCurves, targetLine } from "./curves.js";
 import { logAxis, plot, scale } from "./plots.js";
 import { settingsTables, shown } from "./settings.js";
@@ -11,7 +11,7 @@ let study, tuned;
 
 function facts(trial) {
   const rows = [["Global batch size", number(trial.global_batch_size)], ["Seed", number(trial.seed)],
-    ["Epochs to target", trial.epochs_to_target === null ? "not reached" : number(trial.epochs_to_target)],
+    ...(asksForBest(study) ? [] : [["Epochs to target", trial.epochs_to_target === null ? "not reached" : number(trial.epochs_to_target)]]),
     ["Trained", trial.epochs === null ? "–" : `${number(trial.epochs)} epochs, ${number(trial.steps)} updates`],
     ["Time", duration(trial.seconds)], [`Best ${study.target.metric}`, number(trial.best_metric)],
     ["Ended", trial.finished_at ? when(trial.finished_at) : "not yet"], ["Purpose", words(trial.purpose)]];
@@ -24,7 +24,8 @@ const ENDS = { reached: "The trial reached the target.", censored: "The trial us
 
 function summary(trial) {
   const why = trial.reason && `${trial.reason[0].toUpperCase()}${trial.reason.slice(1)}.`;
-  return [el("p.forecast", {}, ENDS[trial.state]), why ? el("p", {}, why) : null, facts(trial)].filter(Boolean);
+  const end = trial.state === "censored" && asksForBest(study) ? "The trial trained to the end of its budget." : ENDS[trial.state];
+  return [el("p.forecast", {}, end), why ? el("p", {}, why) : null, facts(trial)].filter(Boolean);
 }
 
 async function draw() {
@@ -57,13 +58,14 @@ async function draw() {
 
 /** Compare with the best trial of the same batch size; differences are highlighted. */
 async function best(trial) {
-  const query = new URLSearchParams({ state: "reached", global_batch_size: trial.global_batch_size, order: "epochs_to_target", limit: 1 });
+  const answer = asksForBest(study) ? { state: "censored", order: "best_metric", descending: study.target.higher_is_better } : { state: "reached", order: "epochs_to_target" };
+  const query = new URLSearchParams({ ...answer, global_batch_size: trial.global_batch_size, limit: 1 });
   return (await api(`${where}/trials?${query}`)).trials[0];
 }
 
 function settings(trial, other) {
   const same = !other || other.number === trial.number;
-  byId("compared").textContent = !other ? "No trial of this batch size has reached the target."
+  byId("compared").textContent = !other ? `No trial of this batch size has ${asksForBest(study) ? "trained to the end of its budget" : "reached the target"}.`
     : same ? "This is the best trial of its batch size." : `Settings that differ from trial ${other.number}, the best of this batch size, are listed first.`;
   const differs = (setting) => !same && JSON.stringify(trial.settings[setting]) !== JSON.stringify(other.settings[setting]);
   const names = Object.keys(trial.settings);
