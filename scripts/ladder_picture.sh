@@ -17,10 +17,10 @@ trap 'rm -rf "$work"' EXIT
 import sys
 
 from hpo.dashboard.figures import ladder
-from hpo.dashboard.view import load_view
+from hpo.dashboard.view import load_study_view
 
 storage, study, page = sys.argv[1:]
-view = load_view(study, storage)
+view = load_study_view(study, storage)
 figure = ladder(view.result, view.posterior).update_layout(width=1200, height=600, font_size=15, margin_t=60)
 figure.write_html(page, config={"displayModeBar": False})
 # the figure alone: without the margin that browsers give a page

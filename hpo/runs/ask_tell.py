@@ -86,8 +86,9 @@ def ask_tell(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(open_store(storage))
         study = enter_study(store, spec)
-        store.update_spec(study.id, spec.text, search_path(spec))
+        store.update_spec(study.id, spec.text, search_path(spec), spec.budget.asked_trials)
         asked = AskTellStudy(store, store.study_by_id(study.id))
+        asked.reopen()
         opened = stack.pop_all()
     return AskTell(
         _LocalChannel(asked),

@@ -60,6 +60,14 @@ class AskTellStudy:
         self._looked_at = self._told_at = 0.0
         self._told: Counter[str] = Counter()
 
+    def reopen(self) -> None:
+        """Let a finished study hand out trials again if it has some left to train, because its budget was raised."""
+        finished = self.study.state is StudyState.FINISHED
+        if finished and not self._sweep.spent and not self._sweep.complete:
+            self._store.set_study_state(
+                self.study.id, StudyState.INTERRUPTED, "it has more trials to train"
+            )
+
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
         """Return a trial under a lease; the same key always gets the same trial. Raises
         :class:`storage.errors.Conflict` if a worker runs the study or the study was cancelled, and :class:`TuningError`
@@ -73,8 +81,8 @@ class AskTellStudy:
             if study.state is StudyState.FINISHED:
                 return self._ended(study)
             self._expire()
-            for _ in range(ATTEMPTS):
-                answer = self._try(key, holder, lease_seconds)
+            for attempt in range(ATTEMPTS):
+                answer = self._try(key, holder, lease_seconds, again=attempt > 0)
                 if answer is not None:
                     return answer
         return Asked(wait_seconds=WAIT_SECONDS, message="other clients took the trials first")
@@ -91,16 +99,17 @@ class AskTellStudy:
                 self.study.id, number, key, lease_seconds=lease_seconds, points=stored
             )
         with self._lock:
+            if stored:
+                self._sweep.check_budget()
             reason = self._sweep.judge(held.trial, stored) if stored else ""
             if reason:
                 trial = self._end(held, [], None, TrialState.PRUNED, reason)
                 return ReportVerdict(str(trial.state), trial.reason)
             study = self._store.study_by_id(self.study.id)
-            if study.state is not StudyState.RUNNING or self._sweep.spent:
+            spent = "" if self._sweep.has_completed(held.trial) else self._sweep.spent
+            if study.state is not StudyState.RUNNING or spent:
                 self.release(number, key)
-                return ReportVerdict(
-                    QUEUED, self._sweep.spent or f"study {study.name!r} is {study.state}"
-                )
+                return ReportVerdict(QUEUED, spent or f"study {study.name!r} is {study.state}")
         return ReportVerdict()
 
     def end(
@@ -154,9 +163,12 @@ class AskTellStudy:
         if fault := fault_of_points(points, before=before, global_batch_size=batch):
             raise FigureError(f"trial {number}: {fault}")
 
-    def _try(self, key: str, holder: str, lease_seconds: float) -> Asked | None:
-        """Make one attempt to answer a client; return None if another client was faster."""
-        self._sweep.look()
+    def _try(self, key: str, holder: str, lease_seconds: float, *, again: bool) -> Asked | None:
+        """Make one attempt to answer a client; return None if another client was faster. After that, trials are read
+        ``again`` even if their counts are the same.
+        """
+        self._sweep.look(again=again)
+        self._sweep.check_budget()
         if self._sweep.spent:
             return self._spent()
         what = self._next()
@@ -174,15 +186,11 @@ class AskTellStudy:
         state: TrialState | None,
         reason: str,
     ) -> Trial:
-        stored = {point.step: point for point in self._store.points(held.trial.id)}
-        curve = [point for _, point in sorted({**stored, **{p.step: p for p in points}}.items())]
-        if outcome is None and state is None:
-            outcome = outcome_of(curve, self._spec.target)
-            if outcome is None:
-                raise TuningError(
-                    f"trial {held.trial.number} has no evaluation: report at least one, or "
-                    f"report that it failed"
-                )
+        before = points[0].step if points else math.inf  # as the store keeps them
+        stored = [each for each in self._store.points(held.trial.id) if each.step < before]
+        curve = [*stored, *points]
+        if outcome is None and state is not TrialState.PRUNED:
+            outcome = self._inferred(held.trial, curve, state)
         if outcome is not None and outcome.state == TrialState.REACHED:
             self._check_reached(held.trial, outcome, curve)
         last = curve[-1] if curve else None
@@ -204,6 +212,27 @@ class AskTellStudy:
             if self._sweep.complete:
                 self._conclude()
         return trial
+
+    def _inferred(
+        self, trial: Trial, curve: Sequence[ConvergencePoint], state: TrialState | None
+    ) -> TrainingOutcome | None:
+        """Return the outcome according to the curve, under the ``state`` that the client gave, if it gave one; None if
+        it gave one and the trial has no evaluation.
+        """
+        found = outcome_of(curve, self._spec.target)
+        if state is None and found is None:
+            raise TuningError(
+                f"trial {trial.number} has no evaluation: report at least one, or "
+                f"report that it failed"
+            )
+        if state is None or found is None or state == found.state:
+            return found
+        if state is TrialState.CENSORED and found.state == TrialState.REACHED:
+            raise FigureError(
+                f"trial {trial.number}: the state must not be censored, because the evaluation after "
+                f"{found.epochs_to_target:g} epochs reached the target; leave the state out"
+            )
+        return dataclasses.replace(found, state=str(state), epochs_to_target=None, reason="")
 
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]

@@ -92,7 +92,10 @@ class HeldLease(PeriodicThread):
             raise LeaseLost(self.lost)
 
     def release(self, state: StudyState, message: str) -> Study:
-        """Release the study in this state, renewing the lease until that succeeds. Raises :class:`LeaseLost`."""
+        """Release the study in this state, renewing the lease until that succeeds. Raises :class:`LeaseLost`.
+
+        If a cancellation was requested, the study is cancelled instead of queued or interrupted.
+        """
         study = self._plain.release_study(self.lease, state, message)
         self.end()
         return study

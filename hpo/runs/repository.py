@@ -26,7 +26,7 @@ from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
-from hpo.study.jobs import search_path, training_job, workload_data
+from hpo.study.jobs import said_train_samples, search_path, training_job, workload_data
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
@@ -80,6 +80,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
     try:
         study = store.study(spec.name)
     except NotFound:
+        spec.check_new_name()
         study = store.create_study(
             NewStudy(
                 name=spec.name,
@@ -149,7 +150,7 @@ def read_result(
         trials=trials,
         storage=storage,
         runs=runs,
-        train_samples=_train_samples(store, trials),
+        train_samples=_train_samples(store, trials, spec),
         noise_scales=noise_scales(measured),
         noise_courses=tuple(
             course
@@ -199,9 +200,15 @@ def _cost(store: Store, study: Study) -> WorkloadCost | None:
     return None if stored is None else WorkloadCost(**dataclasses.asdict(stored))
 
 
-def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
-    """Return the number of samples per epoch of a trial; for a growing batch, it comes from the trial's evaluations."""
+def _train_samples(store: Store, trials: Sequence[Trial], spec: StudySpec) -> int:
+    """Return the number of samples per epoch of a trial; for a growing batch, it comes from the trial's evaluations.
+
+    If the trials do not give their updates, as imported ones may not, it is the number that the study's file gives; 0
+    if it is unknown.
+    """
     trained = [trial for trial in trials if trial.steps and trial.epochs]
+    if trials and not trained:
+        return said_train_samples(spec) or 0
     for trial in trained:
         if trial.settings["batch_control"] == "constant":
             return round((trial.steps or 0) * trial.global_batch_size / (trial.epochs or 1.0))
@@ -285,7 +292,7 @@ def keep_plan(
     check_launch_script(plan, backend)
     for run in planned_runs(store, study, forecast.spec):
         if dataclasses.replace(run.plan, id=None) == plan:
-            if not _is_written(run.plan, directory):
+            if not is_written(run.plan, directory):
                 write_plan(run.plan, directory, backend=backend)
             return run.plan
     values = NewPlan(
@@ -315,7 +322,7 @@ def keep_plan(
     return kept
 
 
-def _is_written(plan: Plan, directory: Path) -> bool:
+def is_written(plan: Plan, directory: Path) -> bool:
     """Return whether a folder holds the plan with its script, which may have been edited since it was written."""
     try:
         same = read_plan(directory).to_dict() == plan.to_dict()

@@ -266,10 +266,10 @@ class PlannedRun:
 class StudyResult:
     """A study as stored in the database.
 
-    ``train_samples`` is the size of the training set, 0 until a trial has been evaluated. ``noise_scales`` holds the
-    gradient noise scale, in samples, that each trial measured, by trial id; ``noise_courses`` holds its course during
-    training (:func:`hpo.runs.ramp.noise_course`). ``past`` holds the forecast and outcome of every launched plan in the
-    storage, of this study or others. ``cost`` is the cost of a sample of the workload, or None if it was not measured.
+    ``train_samples`` is the size of the training set, 0 if it is unknown. ``noise_scales`` holds the gradient noise
+    scale, in samples, that each trial measured, by trial id; ``noise_courses`` holds its course during training
+    (:func:`hpo.runs.ramp.noise_course`). ``past`` holds the forecast and outcome of every launched plan in the storage,
+    of this study or others. ``cost`` is the cost of a sample of the workload, or None if it was not measured.
     ``throughputs`` are all measurements in the storage, for any workload and machine.
     """
 

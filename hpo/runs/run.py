@@ -258,14 +258,15 @@ class _Run:
         return self._options.stopped_state, self._options.stopped_message
 
     def release(self, state: StudyState, message: str) -> Study:
-        """Release the study, retrying while the database is unavailable."""
+        """Release the study, retrying while the database is unavailable; a requested cancellation takes effect."""
 
         def released() -> Study | None:
             study = self._store.study(self._spec.name)
-            return study if study.lease_worker is None and study.state is state else None
+            done = study.state in (state, StudyState.CANCELLED)  # or cancelled as it was released
+            return study if study.lease_worker is None and done else None
 
         study = self._retry(lambda: self._held.release(state, message), released)
-        self._held.event(str(state), message or f"the study is {state}")
+        self._held.event(str(study.state), study.message or f"the study is {study.state}")
         return study
 
     def must_stop(self) -> bool:

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from hpo.errors import TuningError
 from hpo.runs.lease import is_lease_holder_gone, take_lease
 from hpo.runs.repository import open_store, stored_spec
+from hpo.study.jobs import agent_folder
 from storage.errors import Conflict
 from storage.records import Study, StudyState, Trial
 from storage.store import Store
@@ -55,13 +55,18 @@ def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -
     gone = []
     if folder is not None:
         place = Path(folder).absolute()
+        of_agents = agent_folder(place, name)
         own = [
             *(place / part / str(study.id) for part in ("checkpoints", "trials")),
-            *(place / part / quote(name, safe="") for part in ("agents", "trials")),
+            of_agents,
             place / f"study-{study.id}.lock",
-            *(path for path in written if path.is_relative_to(place / "plans")),
+            *(path for path in written if _is_inside(path, place / "plans")),
         ]
-        gone = [path for path in own if path.exists()]
+        if (
+            not name.isdecimal()
+        ):  # agents of earlier versions; a number is the folder of the study with that id
+            own.append(place / "trials" / of_agents.name)
+        gone = [path for path in own if path.exists() and _is_inside(path, path.parent)]
         for path in gone:
             _remove(path)
     kept = sorted(str(path) for path in written.difference(gone) if path.is_dir())
@@ -133,6 +138,11 @@ def _trained(store: Store, study: Study) -> bool:
     """Return whether a client holds a trial of an ask-and-tell study."""
     now = datetime.now(UTC)
     return any(held.expires_at > now for held in store.leased_trials(study.id))
+
+
+def _is_inside(path: Path, parent: Path) -> bool:
+    """Return whether a path, with its links and dots resolved, lies below ``parent`` and is not ``parent`` itself."""
+    return parent.resolve() in path.resolve().parents
 
 
 def _remove(path: Path) -> None:

@@ -35,7 +35,7 @@ from hpo.planning.placement.rates import (
 )
 from hpo.planning.placement.tradeoffs import TradeOff
 from hpo.planning.placement.tradeoffs import trade_offs as weighed
-from hpo.planning.plan import Plan, planned_job
+from hpo.planning.plan import Plan, check_plan_workers, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.timing.costs import given_or_measured_cost
 from hpo.planning.timing.failures import NodeFailures
@@ -102,6 +102,7 @@ def choose_plan(
     if memory or constraints.micro_batch_size:
         job = dataclasses.replace(job, micro_batch_size=place.micro_batch_size)
     job = _with_found_micro_batch(job, made.source, place.workers)
+    check_plan_workers(job, place.workers, target, place.nodes)
     plan = Plan(
         study=made.spec.name,
         kind=PlanKind.FORECAST,
@@ -129,7 +130,7 @@ def choose_plan(
         raise PlanError(
             f"node_failure_hours must be large enough for a run on {plan.nodes} nodes to "
             f"finish between failures, but got {asked.node_failure_hours:g}; use fewer nodes, "
-            f"or nodes that fail less often"
+            f"nodes that fail less often, or more evaluations_per_epoch, as checkpoints are saved at evaluations"
         )
     own_file = (
         None
@@ -241,6 +242,11 @@ def _context(
     memory: AcceleratorMemory | None,
     asked: PlanRequest,
 ) -> PlanningContext:
+    if not made.train_samples:
+        raise PlanError(
+            f"a plan needs the number of samples per epoch, which no trial of study {made.spec.name} gives; import the "
+            f"runs with their curves, run one trial (`hpo run`), or give train_samples in the study's file"
+        )
     return PlanningContext(
         target,
         law_of(made),
@@ -251,6 +257,7 @@ def _context(
         _overhead(made.spec, target),
         NodeFailures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
         made.spec.budget.evaluations_per_epoch,
+        saves_at_evaluations=made.spec.program is None,
     )
 
 

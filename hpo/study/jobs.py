@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from hpo.study.sizes import Point, full_scale_sizes, length_share, sizes_of_settings
 from hpo.study.spec import StudySpec
@@ -50,6 +51,19 @@ def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
     """Return the folder for a program's files in one trial, inside the folder in which the study is run."""
     return folder / "trials" / str(study_id) / str(number)
+
+
+def said_train_samples(spec: StudySpec) -> int | None:
+    """Return the training set's size if the study file states it in the section of its program or its data."""
+    if spec.program is not None:
+        return spec.program.train_samples
+    return spec.data.get("train_samples")
+
+
+def agent_folder(folder: Path, name: str) -> Path:
+    """Return the folder for the checkpoints and programs' files of agents that train the study of this name."""
+    segment = quote(name, safe="")
+    return folder / "agents" / (segment.replace(".", "%2E") if name in (".", "..") else segment)
 
 
 def training_job(

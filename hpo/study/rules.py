@@ -27,6 +27,15 @@ def check_name(name: str) -> str:
     return name
 
 
+def fault_of_new_name(name: str) -> str:
+    """Return why no new study may have this name, or ""; a study that was stored under it can still be read."""
+    if name not in (".", ".."):
+        return ""
+    return (
+        f"name must not be {name!r}, which cannot be part of a path or URL; add a letter or a digit"
+    )
+
+
 def check_workload(workload: str) -> str:
     """Return ``workload`` if it is a name or ``package.module:Class``; otherwise raise ValueError."""
     if not _WORKLOAD.fullmatch(workload):

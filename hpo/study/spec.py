@@ -360,6 +360,7 @@ class StudySpec(Section):
             name if re.fullmatch(r"[A-Za-z][\w-]*", name) else json.dumps(name, ensure_ascii=False)
         )
         wanted = StudySpec.from_dict({**self.to_dict(), "name": name})
+        wanted.check_new_name()
         line = None if self._document is None else self._document.line(("name",))
         if self._text is not None and line is not None:
             lines = self._text.splitlines(keepends=True)
@@ -376,6 +377,11 @@ class StudySpec(Section):
             if changed == wanted:
                 return changed
         return parse_study(wanted.to_yaml(), folder=self._folder)
+
+    def check_new_name(self) -> None:
+        """Raise :class:`SpecError` if no new study may have the study's name."""
+        if fault := rules.fault_of_new_name(self.name):
+            raise self.error(fault, "name")
 
     def error(self, message: str, *location: str | int) -> SpecError:
         """Return a :class:`SpecError` about the value at ``location`` (keys from the root), with its line."""

@@ -189,7 +189,8 @@ def faults_of_target(
 def _told_direction(program: Any, target: Mapping[str, Any]) -> dict[str, str]:
     report = program.get("report") if isinstance(program, Mapping) else None
     metrics = report.get("metrics") if isinstance(report, Mapping) else None
-    known = metrics.get(target.get("metric")) if isinstance(metrics, Mapping) else None
+    name = target.get("metric")
+    known = metrics.get(name) if isinstance(metrics, Mapping) and isinstance(name, str) else None
     if not isinstance(known, bool) or target.get("direction") is not None:
         return {}
     return {"direction": "maximize" if known else "minimize"}

@@ -7,6 +7,7 @@ processes added or ended.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ class AskedSweep(Sweep):
         )
         self._rule = stopping_rule_of_study(spec, self)
         self._asked: dict[int, RunningTrial] = {}
+        self._completed: set[int] = set()
         for trial in self.trials:
             if trial.state is TrialState.RUNNING:
                 self.began(trial, None)
@@ -57,19 +59,34 @@ class AskedSweep(Sweep):
     def _queue_again(self) -> None:
         """Do nothing: trials in flight are held by the clients that train them."""
 
-    def look(self) -> None:
-        """Read the trials that other processes have added, ended or returned to the queue."""
-        if self._store.counts(self._study.id, self.purpose) == self._counts():
+    def look(self, *, again: bool = False) -> None:
+        """Read the trials that other processes have added, ended or returned to the queue: if the counts of trials by
+        state have changed, or if ``again`` is true, because two trials may have swapped their states.
+
+        If another process has added trials, the samplers are rebuilt as in a resumed sweep, so that they draw other
+        random numbers than the samplers of that process.
+        """
+        if not again and self._store.counts(self._study.id, self.purpose) == self._counts():
             return
-        for trial in self._stored():
-            before = self._trials.get(trial.id)
-            if before is not None and before.state is trial.state:
+        stored = self._stored()
+        added = [trial for trial in stored if trial.id not in self._trials]
+        self._trials.update((trial.id, trial) for trial in added)
+        for trial in added:
+            if trial.state.finished:
+                self._replay(trial, self.points(trial))
+        for trial in stored:
+            if self._trials[trial.id].state is trial.state:
                 continue
-            if before is None:
-                self._sampler(trial).began(trial)
             if trial.state.finished:
                 self._take(trial)
             self._trials[trial.id] = trial
+        if added:
+            self._take_up()
+            self._tickets.clear()
+
+    def check_budget(self) -> None:
+        """Set ``spent`` once the study's budget is spent, running trials of all processes included."""
+        self.spent = self.spent or self._budget.spent()
 
     def _take(self, trial: Trial) -> None:
         """Record a trial that another process ended."""
@@ -79,11 +96,15 @@ class AskedSweep(Sweep):
             self.ended(trial, points)
             return
         self._trials[trial.id] = trial
+        self._replay(trial, points)
+        self._ended(trial)
+
+    def _replay(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> None:
+        """Pass a trial that has ended to the stopping rule."""
         if trial.id in self.explored and points:
             results = [{"epochs": point.epochs, "metric": point.metric} for point in points]
             last: dict[str, Any] = {**results[-1], "state": str(trial.state)}
             self._rule.replay(f"stored-{trial.id}", self.rung(trial), [*results[:-1], last])
-        self._ended(trial)
 
     def next(self) -> Trial | SuggestedTrial | SweepDone | None:
         """Return a queued trial, or a new one to be added; return None while the choice depends on running trials."""
@@ -115,14 +136,27 @@ class AskedSweep(Sweep):
         config = {"job": job, **self._config(trial)}
         asked = RunningTrial(f"stored-{trial.id}", config)
         self._asked[trial.id] = asked
+        self._completed.discard(trial.id)
         self._rule.begins(asked)
 
     def judge(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> str:
-        """Return why the trial must stop after these additional points; "" if it may continue."""
+        """Return why the trial must stop after these additional points; "" if it may continue.
+
+        A trial that has reached its target, diverged or trained all its epochs is not stopped: its client ends it.
+        """
         asked = self._asked.get(trial.id)
         if asked is None:
             self.began(trial, None)
             asked = self._asked[trial.id]
+        if self.has_completed(trial):
+            return ""
+        last = next((at for at, point in enumerate(points) if self._completes(asked, point)), None)
+        if last is not None and asked.trial_id not in self._rule.stopped:
+            self._completed.add(trial.id)
+            if trial.id in self.explored:
+                results = [{"epochs": each.epochs, "metric": each.metric} for each in points[:last]]
+                self._rule.replay(asked.trial_id, self.rung(trial), results)
+            return ""
         for point in points:
             asked.last_result = {
                 "trial_id": asked.trial_id,
@@ -138,6 +172,16 @@ class AskedSweep(Sweep):
             return ""
         return self._rule.reason(asked.trial_id, asked.last_result.get("epochs", 0.0))
 
+    def _completes(self, asked: RunningTrial, point: ConvergencePoint | Any) -> bool:
+        """Return whether a training ends with this evaluation by itself."""
+        whole: float = asked.config["job"]["epochs"] * (1 - 1e-9)
+        reached = self._spec.target.reached(point.metric)
+        return reached or not math.isfinite(point.metric) or point.epochs >= whole
+
+    def has_completed(self, trial: Trial) -> bool:
+        """Return whether a running trial only waits for its client to end it."""
+        return trial.id in self._completed
+
     def gone(self, trial: Trial) -> None:
         """Record that a trial has returned to the queue."""
         self._trials[trial.id] = trial
@@ -149,12 +193,13 @@ class AskedSweep(Sweep):
             return
         self._trials[trial.id] = trial
         asked = self._asked.pop(trial.id, None)
+        self._completed.discard(trial.id)
         if asked is not None and points:
             last = points[-1]
             result = {"epochs": last.epochs, "metric": last.metric, "state": str(trial.state)}
             self._rule.ended(asked, result)
         self._ended(trial)
-        self.spent = self.spent or self._budget.spent()
+        self.check_budget()
 
     def job(self, trial: Trial) -> TrainingJob:
         """Return the training job of a trial."""

@@ -85,12 +85,13 @@ class Sweep(StudyTrainings):
             smaller = make_sampler(spec, self.batches, earlier, point, smaller)
             self._samplers[point] = smaller
         for trial in known:
-            if self._point(trial) not in self._samplers:
-                continue  # a trial from elsewhere, at sizes that are not in the ladder
+            sampler = self._sampler(trial)
+            if sampler is None:
+                continue
             if trial.state.finished:
-                self._sampler(trial).tell(trial, curve=partial(self.points, trial))
+                sampler.tell(trial, curve=partial(self.points, trial))
             else:
-                self._sampler(trial).began(trial)
+                sampler.began(trial)
 
     def rung(self, trial: Trial) -> str:
         """Return the name of a trial's rung."""
@@ -99,8 +100,11 @@ class Sweep(StudyTrainings):
     def _point(self, trial: Trial) -> Point:
         return sizes_of_settings(self._spec, trial.settings)
 
-    def _sampler(self, trial: Trial) -> Sampler:
-        return self._samplers[self._point(trial)]
+    def _sampler(self, trial: Trial) -> Sampler | None:
+        """Return the sampler for a trial's sizes; None if they are not in the ladder, because the trial comes from
+        elsewhere or the ladder has changed.
+        """
+        return self._samplers.get(self._point(trial))
 
     @property
     def _only_sampler(self) -> Sampler:
@@ -111,10 +115,12 @@ class Sweep(StudyTrainings):
     def _config(self, trial: Trial) -> dict[str, Any]:
         ticket = self._tickets.get(trial.id)
         sampler = self._sampler(trial)
-        reason = "" if ticket is None else sampler.reason(ticket)
+        reason = "" if ticket is None or sampler is None else sampler.reason(ticket)
+        batch = trial.global_batch_size
+        limit = None if sampler is None else sampler.limit_epochs(batch, ticket)
         return {
             "rung": self.rung(trial),
-            "limit_epochs": sampler.limit_epochs(trial.global_batch_size, ticket),
+            "limit_epochs": limit,
             "limit_reason": reason,
             "by_curve": not reason,
             "stoppable": trial.id in self.explored,
@@ -122,7 +128,9 @@ class Sweep(StudyTrainings):
 
     def _ended(self, trial: Trial) -> None:
         ticket = self._tickets.pop(trial.id, None)
-        self._sampler(trial).tell(trial, ticket, partial(self.points, trial))
+        sampler = self._sampler(trial)
+        if sampler is not None:
+            sampler.tell(trial, ticket, partial(self.points, trial))
 
     def _nothing_left(self) -> bool:
         return isinstance(self._next_task(), SweepDone)

@@ -1,5 +1,6 @@
 """Ask and tell on a local storage: the trials of a sweep, each ended once, whichever client vanishes."""
 
+import dataclasses
 import math
 import sys
 import threading
@@ -11,7 +12,7 @@ from hpo.ask_and_tell.ending import outcome_of
 from hpo.ask_and_tell.messages import Asked
 from hpo.ask_and_tell.trial import AskedTrial
 from hpo.client.agent import AgentOptions, TrialAgent
-from hpo.errors import TrialLostError, TuningError
+from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs import ask_tell_study
 from hpo.runs.ask_tell_study import AskTellStudy
 from hpo.runs.repository import enter_study
@@ -50,6 +51,11 @@ def store(url):
 
 def ask_tell_study_of(store, text=SPEC):
     return AskTellStudy(store, enter_study(store, parse_study(text)))
+
+
+def point(step, metric, batch=32):
+    """An evaluation after that many steps, each of a second and a 16th of an epoch of SPEC."""
+    return ConvergencePoint(step, batch * step, step * batch / 512, step, 1, 1, metric, 0.1, batch)
 
 
 def train(trial):
@@ -262,6 +268,127 @@ def test_a_budget_of_samples_ends_the_study(store):
     assert verdict.stop and "100 samples is spent" in verdict.reason
     assert study.ask("fourth", "me", 60).ended
     assert store.study("bowl").state is StudyState.FINISHED
+
+
+def test_a_budget_of_samples_ends_the_study_while_its_trials_train(store):
+    spec = parse_study(SPEC)
+    made = enter_study(store, spec)
+    limited = dataclasses.replace(made, max_samples=1000)
+    study, other = AskTellStudy(store, limited), AskTellStudy(store, limited)
+    first, second = study.ask("first", "me", 60), study.ask("second", "me", 60)
+    assert not study.report(first.number, "first", [point(16, 0.9)], 60).stop
+    at_target = study.report(second.number, "second", [point(20, 0.04)], 60)
+    assert not at_target.stop  # its client ends it, although the budget is spent
+    assert other.ask("third", "me", 60).ended
+    assert study.end(second.number, "second").state is TrialState.REACHED
+    verdict = study.report(first.number, "first", [point(17, 0.9)], 60)
+    assert verdict.state == "queued" and "1,000 samples is spent" in verdict.reason
+
+
+@pytest.mark.parametrize("metric", [0.04, math.nan])
+def test_a_trial_at_its_target_or_without_a_metric_is_not_pruned(store, metric):
+    """At a milestone that half of the others passed with a better metric."""
+    study = ask_tell_study_of(store)
+    for number in range(3):
+        asked = study.ask(f"key {number}", "me", 60)
+        points = [point(step, 0.06) for step in (100, 200, 300)]
+        study.report(asked.number, f"key {number}", points, 60)
+        study.end(asked.number, f"key {number}")
+    asked = study.ask("poor", "me", 60)
+    poor = [point(40, 0.5), point(200, 0.5)]
+    assert study.report(asked.number, "poor", poor, 60).state == "pruned"
+    asked = study.ask("last", "me", 60)
+    for points in ([point(40, 0.5), point(200, metric)], [point(300, 0.7)]):
+        assert not study.report(asked.number, "last", points, 60).stop
+    ended = study.end(asked.number, "last").state
+    assert ended is (TrialState.DIVERGED if math.isnan(metric) else TrialState.REACHED)
+
+
+def test_a_trial_that_trained_all_its_epochs_is_not_pruned(store):
+    """By a sampler whose looks are limited; its client has ended the training as well."""
+    study = ask_tell_study_of(store, SPEC.replace("seeds: 2", "sampler: forecast"))
+    asked = study.ask("first", "me", 60)
+    batch = asked.job.global_batch_size
+    points = [point(512 // batch * epoch, 5.0 - epoch / 1000, batch) for epoch in (1, 2, 30)]
+    assert not study.report(asked.number, "first", points, 60).stop
+    assert study.end(asked.number, "first").state is TrialState.CENSORED
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+def test_processes_that_start_together_train_different_settings(store, sampler):
+    text = SPEC.replace("seeds: 2", f"sampler: {sampler}").replace("[32, 64]", "[32]")
+    enter_study(store, parse_study(text))
+    studies = [ask_tell_study_of(store, text) for _ in range(3)]
+    for turn in range(4):
+        held = [study.ask(f"{turn} {n}", "me", 60).number for n, study in enumerate(studies)]
+        for n, (study, number) in enumerate(zip(studies, held, strict=True)):
+            study.end(number, f"{turn} {n}", [point(16, 0.5 + number / 100)])
+    rates = [trial.settings["learning_rate"] for trial in store.trials(1)]
+    assert len(rates) == len(set(rates)) == 12
+
+
+def test_two_trials_that_swapped_their_states_are_read_again(store):
+    text = SPEC.replace("trials: 12", "trials: 2").replace("[32, 64]", "[32]")
+    study = ask_tell_study_of(store, text)
+    first, second = study.ask("first", "me", 60), study.ask("second", "me", 60)
+    study.release(second.number, "second")
+    other = ask_tell_study_of(store, text)
+    assert other.ask("third", "me", 60).number == second.number
+    other.release(first.number, "first")
+    assert study.ask("fourth", "me", 60).number == first.number
+
+
+def test_a_state_that_is_told_keeps_the_figures_of_the_curve(store):
+    best = SPEC.replace("at_most: 0.05", "best_within: {epochs: 30}").replace(
+        ", epochs_per_trial: 30", ""
+    )
+    study = ask_tell_study_of(store, best)
+    for key, state in (("first", None), ("second", "censored"), ("third", "diverged")):
+        asked = study.ask(key, "me", 60)
+        points = [point(16 * epoch, metric) for epoch, metric in ((1, 0.3), (20, 0.1), (30, 0.2))]
+        study.end(asked.number, key, points, state=state)
+    inferred, censored, diverged = store.trials(1)
+    assert (censored.state, censored.reason) == (inferred.state, inferred.reason)
+    assert [parse_study(best).question.need(trial) for trial in (inferred, censored)] == [0.1, 0.1]
+    assert (diverged.state, diverged.best_metric) == (TrialState.DIVERGED, 0.1)
+
+
+def test_a_trial_that_reached_its_target_cannot_be_told_to_be_censored(store):
+    study = ask_tell_study_of(store)
+    asked = study.ask("first", "me", 60)
+    with pytest.raises(FigureError, match="must not be censored, because the evaluation after 1"):
+        study.end(asked.number, "first", [point(16, 0.04)], state="censored")
+    assert study.end(asked.number, "first", [point(16, 0.04)]).state is TrialState.REACHED
+
+
+def test_the_end_of_a_reassigned_trial_is_that_of_its_new_training(store):
+    study = ask_tell_study_of(store)
+    asked = study.ask("first", "me", 60)
+    study.report(asked.number, "first", [point(step, 3 / step) for step in (4, 8, 12)], 60)
+    study.release(asked.number, "first")
+    assert study.ask("second", "other", 60).number == asked.number
+    study.report(asked.number, "second", [point(3, 2.0)], 60)
+    ended = study.end(asked.number, "second", [point(6, 5.0)], state="diverged", reason="blew up")
+    assert (ended.steps, ended.samples, ended.final_metric) == (6, 192, 5.0)
+    assert [each.step for each in store.points(ended.id)] == [3, 6]
+
+
+def test_a_finished_study_with_a_larger_budget_hands_out_more_trials(url):
+    for trials, expected in ((2, 2), (4, 2), (4, 0)):
+        with hpo.ask_tell(
+            parse_study(SPEC.replace("trials: 12", f"trials: {trials}")), url
+        ) as study:
+            asked = 0
+            while (trial := study.ask()) is not None:
+                asked += 1
+                with trial:
+                    trial.report(epochs=1, metric=0.04, steps=10)
+        stored = hpo.read_study("bowl", url).study
+        assert (asked, stored.budget_trials, stored.state) == (
+            expected,
+            trials,
+            StudyState.FINISHED,
+        )
 
 
 def test_a_run_of_the_study_waits_for_those_who_train_and_then_fences_them_off(store, url):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from hpo.errors import SpecError, StudyNotFoundError
+from hpo.study.jobs import agent_folder
 from storage.records import NewPlan, NewStudy, NewTrial, PlanKind, StudyState
 from storage.store import Store
 
@@ -56,6 +57,28 @@ def test_a_deleted_study_is_gone_with_its_files(here):
     assert "no study 'bowl'" in call("delete", "bowl", "--yes", code=2).output
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_no_new_study_is_named_after_a_folder_but_a_stored_one_can_be_renamed(here, name):
+    spec = spec_of(name)
+    with pytest.raises(SpecError, match="which cannot be part of a path or URL; add a letter"):
+        hpo.run_study(hpo.parse_study(spec), "hpo.db")
+    with pytest.raises(SpecError, match="cannot be part of a path"):
+        hpo.rename_study("bowl", name, "hpo.db")
+    with Store.open("hpo.db") as store:
+        store.create_study(
+            NewStudy(
+                name=name,
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.1,
+                higher_is_better=False,
+                spec=spec,
+            )
+        )
+    assert hpo.read_study(name, "hpo.db").spec.name == name
+    assert hpo.rename_study(name, "dots", "hpo.db").name == "dots"
+
+
 def test_plans_that_were_written_elsewhere_stay_and_are_told(here):
     result = hpo.read_study("bowl", "hpo.db")
     with Store.open("hpo.db") as store:
@@ -84,6 +107,28 @@ def test_files_of_a_run_that_may_be_another_databases_stay(here):
     (here / "hpo.db").rename(here / "elsewhere" / "hpo.db")
     call("delete", "bowl", "--yes", "--storage", here / "elsewhere" / "hpo.db")
     assert (here / ".hpo" / "trials" / "1").is_dir()
+
+
+def test_files_of_other_studies_stay_whatever_the_name_of_a_deleted_study_is(here):
+    """Names that are folders above, and a name that is another study's number."""
+    kept = [*(here / ".hpo").rglob("*")]
+    for name in ("..", ".", "1"):
+        with Store.open("hpo.db") as store:
+            store.create_study(
+                NewStudy(
+                    name=name,
+                    workload="noisy_quadratic",
+                    metric="loss",
+                    threshold=0.1,
+                    higher_is_better=False,
+                    spec=spec_of(name),
+                )
+            )
+        (of_agents := agent_folder(here / ".hpo", name)).mkdir(parents=True)
+        assert of_agents.resolve().parent == here / ".hpo" / "agents"
+        call("delete", name, "--yes")
+        assert not of_agents.exists()
+        assert all(path.exists() for path in kept if path.name != "2")  # their own id
 
 
 def test_nothing_is_deleted_without_a_word(here):

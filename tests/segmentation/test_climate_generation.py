@@ -106,9 +106,9 @@ def test_processes_that_ask_at_once_get_one_complete_data_set(tmp_path):
     program = (
         "import json, sys\n"
         "from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder\n"
-        "from trainers.workloads.segmentation.hdf5 import read_sample, sample_files\n"
+        "from trainers.workloads.segmentation.hdf5 import hdf5_sample_files, read_hdf5_sample\n"
         "folder = generated_folder(GeneratedOptions(**json.loads(sys.argv[1])))\n"
-        "print([float(read_sample(file)[0].sum()) for file in sample_files(folder / 'train')])\n"
+        "print([float(read_hdf5_sample(file)[0].sum()) for file in hdf5_sample_files(folder / 'train')])\n"
         "print((folder / 'stats.h5').stat().st_mtime_ns)"
     )
     arguments = [

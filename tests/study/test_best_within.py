@@ -68,6 +68,12 @@ def test_samples_and_tokens_count_in_epochs_where_the_study_tells_their_number()
     assert spec.budget.epochs_per_trial == 2  # 1,000 sequences of 32 tokens in an epoch
 
 
+def test_a_metric_of_a_program_that_is_no_name_is_a_fault() -> None:
+    target = {"metric": ["reward"], "best_within": {"samples": 1000}}
+    told = faults(workload="program", program=PROGRAM, target=target, data={})
+    assert "target.metric must be text, but got ['reward']" in told
+
+
 def test_a_program_says_itself_which_way_its_metric_is_better() -> None:
     for metric, higher in (("reward", True), ("regret", False)):
         target = {"metric": metric, "best_within": {"samples": 1000}}

@@ -105,7 +105,7 @@ def test_memory_is_not_that_of_one_training_where_several_share_it() -> None:
     text = STUDY.replace("CONSTRAINTS", "{memory_gb: {at_most: 9}}")
     with pytest.raises(
         SpecError,
-        match=r"with resources\.fused_trials trainings share their "
+        match=r"with resources\.fused_trials trials share their "
         r"memory",
     ):
         parse_study(f"{text}\nresources: {{fused_trials: 4}}\n")

@@ -18,7 +18,7 @@ def ended(curve, *, limit=20.0, repeats=False, upto=40, threshold=0.1):
         result = {"state": "running", "points": [{"epochs": at, "metric": curve(at)}]}
         if rule.stops(trial, result):
             assert rule.stopped == {"one"}
-            assert "needs more than 20.00 epochs" in rule.reason("one", at)
+            assert "predicts over 20.00 epochs" in rule.reason("one", at)
             return at
     assert not rule.stopped
     return None

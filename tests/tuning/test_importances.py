@@ -167,7 +167,7 @@ def test_too_few_trainings_tell_nothing(tmp_path):
     few = study_of(tmp_path / "few.db", list(known(14)))
     assert hpo.importances(few) == ()
     text = figures.importances(few).layout.annotations[-1].text
-    assert text == "needs 8 finished trainings of one batch size, 2 of which reached the target"
+    assert text == "needs 8 finished trials at one batch size, 2 of which reached the target"
     equal = [(16, TrainingSettings(), reached(5.0))] * 9
     (same,) = hpo.importances(study_of(tmp_path / "equal.db", equal))
     assert set(same.fanova.values()) == {0.0}

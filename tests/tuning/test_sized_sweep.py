@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hpo
+from hpo.runs.ask_tell_study import AskTellStudy
+from hpo.runs.repository import enter_study
 from hpo.runs.study_forecast import evidence_of_study
 from hpo.study.sizes import budgets_by_sizes, sizes_of_settings
 from hpo.study.spec import StudySpec
 from storage.records import TrialState
+from storage.store import Store
 
-STUDY = {
+STUDY: dict[str, Any] = {
     "name": "lengths",
     "workload": "noisy_quadratic",
     "data": {"train_samples": 2048},
@@ -91,3 +95,18 @@ def test_a_sweep_over_lengths_goes_on_where_it_was(tmp_path: Path):
         dict(point)["training_samples"]: sum(rung.trainings for rung in rungs.values())
         for point, rungs in budgets_by_sizes(again.spec).items()
     }
+
+
+def test_a_trial_at_a_size_that_left_the_ladder_is_trained_to_its_end(tmp_path: Path):
+    ladder = {**STUDY["ladder"], "samples": [8192, 16384]}
+    with Store.open(f"sqlite:///{tmp_path / 'hpo.db'}") as store:
+        study = enter_study(store, StudySpec.from_dict(STUDY))
+        before = AskTellStudy(store, study)
+        first = before.ask("first", "me", 60)
+        before.release(first.number, "first")
+        store.update_spec(study.id, StudySpec.from_dict({**STUDY, "ladder": ladder}).text)
+        asked = AskTellStudy(store, store.study_by_id(study.id))
+        again = asked.ask("second", "me", 60)
+        assert (again.number, again.job.epochs) == (first.number, 2)
+        assert asked.end(again.number, "second", state="failed").state is TrialState.FAILED
+        assert asked.ask("third", "me", 60).job.epochs == 4

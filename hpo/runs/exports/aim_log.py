@@ -16,6 +16,7 @@ from typing import Any
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     tracked_curve_values,
+    tracked_end,
     tracked_parameters,
     tracked_results,
     tracked_run_key,
@@ -52,9 +53,9 @@ class AimTracker:
         self._runs: dict[int, Any] = {}
 
     def begin(self, trial: Trial) -> int:
-        """Open the trial's run, new or existing, unless it is already complete."""
+        """Open the trial's run, new or existing, unless it is already complete; a retried trial continues its run."""
         known = self._known(trial)
-        if known.get("ended"):
+        if known.get("ended") == tracked_end(trial):
             return int(known["step"])
         run = self._runs[trial.id] = self._open(known.get("hash"))
         if not known:
@@ -64,7 +65,7 @@ class AimTracker:
                 name: value if isinstance(value, (bool, int, float, str)) else str(value)
                 for name, value in tracked_parameters(self._study, self._spec, trial).items()
             }
-            self._keep(trial, run.hash, step=0, ended=False)
+            self._keep(trial, run.hash, step=0)
         return int(known.get("step", 0))
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
@@ -73,7 +74,7 @@ class AimTracker:
         for point in points:
             for name, value in tracked_curve_values(self._study, point).items():
                 run.track(value, name=name, step=point.step, epoch=point.epochs)
-        self._keep(trial, run.hash, step=points[-1].step, ended=False)
+        self._keep(trial, run.hash, step=points[-1].step)
 
     def end(self, trial: Trial) -> None:
         """Log the results, state and reason as parameters."""
@@ -83,7 +84,8 @@ class AimTracker:
         run["results"] = tracked_results(trial)
         run["ended"] = {"state": str(trial.state), "reason": trial.reason}
         run.close()
-        self._keep(trial, run.hash, step=self._known(trial).get("step", 0), ended=True)
+        step = self._known(trial).get("step", 0)
+        self._keep(trial, run.hash, step=step, ended=tracked_end(trial))
 
     def close(self) -> None:
         """Close open runs; a trial that has not ended is continued next time."""
@@ -122,7 +124,7 @@ class AimTracker:
             return {}
         return known
 
-    def _keep(self, trial: Trial, run_hash: str, *, step: int, ended: bool) -> None:
+    def _keep(self, trial: Trial, run_hash: str, *, step: int, ended: str = "") -> None:
         path = self._state_path(trial)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json_text({"hash": run_hash, "step": step, "ended": ended}), "utf-8")

@@ -120,6 +120,11 @@ def tracked_run_key(study: Study, trial: Trial) -> str:
     return f"{study.id} {made} {name}"
 
 
+def tracked_end(trial: Trial) -> str:
+    """Return how and when a trial ended, which differs from its earlier end if it has been trained again."""
+    return f"{trial.state} after {trial.steps} steps at {trial.finished_at}"
+
+
 def tracked_rung_name(spec: StudySpec, trial: Trial) -> str:
     """Return the name of a trial's rung, by which trackers group runs: ``batch-64``, or
     ``batch-64-width-32-samples-4096``.

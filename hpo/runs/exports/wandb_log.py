@@ -13,12 +13,13 @@ import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     TrackerWarning,
     tracked_curve_values,
+    tracked_end,
     tracked_parameters,
     tracked_results,
     tracked_run_key,
@@ -65,9 +66,9 @@ class WandbTracker:
         self._runs: dict[int, Run] = {}
 
     def begin(self, trial: Trial) -> int:
-        """Open the trial's run, new or existing, unless it is already complete."""
+        """Open the trial's run, new or existing, unless it is already complete; a retried trial continues its run."""
         known = self._known(trial)
-        if known.get("ended"):
+        if known.get("ended") == tracked_end(trial):
             return int(known["step"])
         run = self._runs[trial.id] = self._open(trial)
         return max(int(known.get("step", 0)), int(run.starting_step) - 1, 0)
@@ -76,7 +77,7 @@ class WandbTracker:
         """Log the measured values by optimizer step."""
         for point in points:
             self._runs[trial.id].log(tracked_curve_values(self._study, point), step=point.step)
-        self._keep(trial, step=points[-1].step, ended=False)
+        self._keep(trial, step=points[-1].step)
 
     def end(self, trial: Trial) -> None:
         """Write results, state and reason to the summary; a failed trial becomes a failed run."""
@@ -88,7 +89,7 @@ class WandbTracker:
         )
         run.summary.update({"state": str(trial.state), "reason": trial.reason})
         run.finish(exit_code=int(trial.state is TrialState.FAILED))
-        self._keep(trial, step=self._known(trial).get("step", 0), ended=True)
+        self._keep(trial, step=self._known(trial).get("step", 0), ended=tracked_end(trial))
 
     def close(self) -> None:
         """Close open runs; a trial that has not ended is continued next time."""
@@ -149,14 +150,14 @@ class WandbTracker:
             / f"{self._project}-{self._id(trial)}.json".replace("/", "_")
         )
 
-    def _known(self, trial: Trial) -> dict[str, int]:
+    def _known(self, trial: Trial) -> dict[str, Any]:
         try:
-            known: dict[str, int] = json.loads(self._state_path(trial).read_text("utf-8"))
+            known: dict[str, Any] = json.loads(self._state_path(trial).read_text("utf-8"))
         except (OSError, ValueError):
             return {}
         return known
 
-    def _keep(self, trial: Trial, *, step: int, ended: bool) -> None:
+    def _keep(self, trial: Trial, *, step: int, ended: str = "") -> None:
         path = self._state_path(trial)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json_text({"step": step, "ended": ended}), "utf-8")
