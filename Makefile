@@ -3,7 +3,7 @@
 # make quick      the tests that changes break most often; takes about a minute
 # make test       all tests except those marked slow
 # make test-slow  the tests marked slow: kills, installations, third-party programs, many workers, whole documents
-# make test-all   all tests in one run, which takes less time than make test and make test-slow
+# make test-all   runs make test and make test-slow
 # make check      checks format, lint rules, types, and the last measured coverage
 # make format     formats the code, and applies the linter's automatic fixes
 # make coverage   runs the tests, and writes their line coverage to CONTRIBUTING.md
@@ -33,8 +33,7 @@ test: setup
 test-slow: setup
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal -m slow
 
-test-all: setup
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
+test-all: test test-slow
 
 quick: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or medium or fit or postgres or processes or browser)"

@@ -545,11 +545,6 @@ def faults_together(settings: TrainingSettings) -> Iterator[str]:
             "AdaScale (adascale_batch_size) sets the rate by itself and needs batch_control 'constant', but got "
             f"{settings.batch_control!r}"
         )
-    if settings.batch_control == "noise_scale" and settings.gradient_reduction != "mean":
-        yield (
-            "batch_control 'noise_scale' measures the noise of averaged gradients and needs gradient_reduction "
-            f"'mean', but got {settings.gradient_reduction!r}"
-        )
     yield from _faults_of_precision(settings)
     yield from _faults_of_update_mode(settings)
 

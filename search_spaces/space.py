@@ -24,7 +24,13 @@ from search_spaces.domains import Categorical, Domain, Float, Int, Role
 from search_spaces.names import nearest_or_all
 from search_spaces.own_settings import OwnSetting, Scalar, faults_of_own
 from search_spaces.settings import SettingError, TrainingSettings
-from search_spaces.techniques import fault_of_use, own_setting_named, own_settings_of, uses_of
+from search_spaces.techniques import (
+    fault_of_replaced,
+    fault_of_use,
+    own_setting_named,
+    own_settings_of,
+    uses_of,
+)
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -111,7 +117,8 @@ class SearchSpace:
             {
                 name: value
                 for name, value in {**together, **fixed}.items()
-                if name in search or fault_of_use(name, possible) is None
+                if name in search
+                or (fault_of_use(name, possible) or fault_of_replaced(name, possible)) is None
             },
             domains,
             own,
@@ -143,6 +150,21 @@ class SearchSpace:
     def possible(self, name: str) -> tuple[Any, ...]:
         """Return a setting's possible values: its fixed value, its choices, the ends of its domain, or its default."""
         return _possible(self.fixed, self.domains, name)
+
+    def faults_of_new(self) -> Iterator[tuple[str, str]]:
+        """Yield each setting that a new study must not have, with the reason.
+
+        A search space with such settings can be created, because studies that were stored earlier may have them.
+        """
+        yield from _faults_of_use(self, fault_of_replaced)
+        if "noise_scale" in self.possible("batch_control"):
+            for reduction in self.possible("gradient_reduction"):
+                if reduction != "mean":
+                    yield (
+                        "gradient_reduction",
+                        "batch_control 'noise_scale' measures the noise of averaged gradients and needs "
+                        f"gradient_reduction 'mean', but got {reduction!r}; change one of the two",
+                    )
 
     def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
         """Return complete settings: the fixed values, and ``values`` for the tuned settings.
@@ -351,13 +373,16 @@ def _possible(
     return (_settings.default_of(name) if described is None else described.default,)
 
 
-def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
+def _faults_of_use(
+    space: SearchSpace,
+    fault_of: Callable[[str, Callable[[str], Collection[Any]]], str | None] = fault_of_use,
+) -> Iterator[tuple[str, str]]:
     # a setting fixed to null needs no effect
     for name in (
         *space.domains,
         *(name for name, value in space.fixed.items() if value is not None),
     ):
-        fault = fault_of_use(name, space.possible)
+        fault = fault_of(name, space.possible)
         if fault is not None:
             given = "tuned" if name in space.domains else "fixed"
             yield name, f"{name} is {given}, but {fault}; choose one of these, or leave {name} out"

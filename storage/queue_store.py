@@ -159,6 +159,15 @@ class QueueStore(Transactions):
                 connection, study_id, state, message, leased=self._lease is not None
             )
 
+    def reopen_study(self, study_id: int, message: str) -> None:
+        """Change a finished study to ``interrupted``, so that its trials can be requested again.
+
+        A study in any other state is not changed: another process may have reopened it, and its trials may be running.
+        Raises :class:`NotFound`, or :class:`Conflict` if a worker holds a lease on it.
+        """
+        with self._write() as connection:
+            submissions.reopen(connection, study_id, message)
+
 
 def check_lease_seconds(lease_seconds: float) -> None:
     """Raise :class:`InvalidRecord` unless the lease duration is valid."""

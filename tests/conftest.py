@@ -15,7 +15,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import functools
 import gc
-import itertools
 import re
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -128,16 +127,6 @@ COSTLY_IF_SLOW = {
 """The same for the tests that are marked slow."""
 
 
-def total_costs(*tables: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
-    """Return the sums of tables of costs; groups that share a file become one group."""
-    totals: dict[tuple[str, ...], float] = {}
-    for files, cost in (item for table in tables for item in table.items()):
-        alike = [group for group in totals if set(group) & set(files)]
-        seconds = cost + sum(totals.pop(group) for group in alike)
-        totals[tuple(dict.fromkeys(itertools.chain(files, *alike)))] = seconds
-    return totals
-
-
 TESTS = Path(__file__).parent
 
 
@@ -176,8 +165,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
-        slow = {item.get_closest_marker("slow") is not None for item in items}
-        costs = total_costs(*(COSTLY_IF_SLOW if each else COSTLY for each in slow))
+        slow = any(item.get_closest_marker("slow") for item in items)
+        costs = COSTLY_IF_SLOW if slow else COSTLY
         order = dealt([item.nodeid for item in items], processes, costs)
         items[:] = [items[number] for number in order]
 

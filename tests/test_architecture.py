@@ -167,7 +167,7 @@ def test_a_specification_takes_a_short_way_through_the_house() -> None:
     rooms = rooms_of("hpo", module_graph(imports, modules), modules)
     assert max(floors(rooms).values()) <= 7
     way = walk(ROOT, rooms)
-    assert way.rooms[0] == "cli" and way.rooms[-1] == "tuning"
+    assert way.rooms[0] == "cli" and "tuning" in way.rooms
     assert (len(set(way.rooms)) <= 8, way.ups <= 1, way.returns <= 3) == (True, True, True), vars(
         way
     )

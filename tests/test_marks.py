@@ -15,7 +15,6 @@ from tests.conftest import (
     fault_of_cost,
     marks_of,
     processor_seconds,
-    total_costs,
 )
 
 HERE = Path(__file__).parent
@@ -60,18 +59,7 @@ def test_only_files_that_are_marked_as_a_whole_are_not_read(file, expression, le
     assert excluded((HERE / file).resolve(), expression) is left_out
 
 
-def test_costs_of_groups_that_share_a_file_are_added():
-    tables = {("a", "b"): 1.0, ("c",): 2.0}, {("b", "d"): 4.0, ("e",): 8.0}, {("d", "c"): 16.0}
-    assert total_costs(*tables[:2]) == {("b", "d", "a"): 5.0, ("c",): 2.0, ("e",): 8.0}
-    assert total_costs(*tables) == {("d", "c", "b", "a"): 23.0, ("e",): 8.0}
-    assert total_costs(tables[0]) == tables[0]
-
-
-@pytest.mark.parametrize(
-    "costs",
-    [COSTLY, COSTLY_IF_SLOW, total_costs(COSTLY, COSTLY_IF_SLOW)],
-    ids=["test", "slow", "all"],
-)
+@pytest.mark.parametrize("costs", [COSTLY, COSTLY_IF_SLOW], ids=["test", "slow"])
 @pytest.mark.parametrize("processes", [2, 3, 4, 5])
 def test_every_part_begins_with_its_share_of_the_costly_files(processes, costs):
     files = [place for places in costs for place in places]

@@ -130,11 +130,13 @@ class TrialAgent:
         """Train one trial; return how it ended, or ``queued`` if it was given back."""
         checkpoint = self._folder / f"{trial.number}.pt"
         self._folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder / str(trial.number)
+        self._move_earlier_files(folder)
         config = {
             "job": trial.job.to_dict(),
             "checkpoint": str(checkpoint),
             "checkpoint_seconds": CHECKPOINT_SECONDS,
-            "folder": str(self._folder / str(trial.number)),
+            "folder": str(folder),
         }
         try:
             with _timed(report):
@@ -173,8 +175,17 @@ class TrialAgent:
         if state != "queued":
             checkpoint.unlink(missing_ok=True)
             # a trial with that number in a later study of the same name starts fresh
-            ProgramFiles(self._folder / str(trial.number)).set_report_aside()
+            ProgramFiles(folder).set_report_aside()
         return state
+
+    def _move_earlier_files(self, folder: Path) -> None:
+        """Move a program's files to a trial's ``folder`` from where agents of earlier versions kept them.
+
+        If the study's name is a number, files there are those of the study with that id.
+        """
+        earlier = self._options.folder / "trials" / self._folder.name / folder.name
+        if not self._name.isdecimal() and earlier.is_dir() and not folder.exists():
+            earlier.rename(folder)
 
 
 class _timed:  # noqa: N801  (reads as a statement)

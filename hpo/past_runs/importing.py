@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ from storage.store import Store
 
 _CONTENT = re.compile(r", content [0-9a-f]{8}$")
 """The end of the reason of a trial whose run has the label of another run, with a digest of its content."""
+_UNKNOWN = "none"
+"""The text of a figure that was not measured or is not a finite number."""
 
 
 @dataclass
@@ -81,7 +83,8 @@ def import_runs(
 ) -> ImportedRuns:
     """Store the runs as finished trials of the study in one transaction; importing them again adds nothing.
 
-    Two runs of the same label are one run if their content is the same, or the curve of one continues the other's.
+    Two runs of the same label are one run if the label holds an id of the tool, or if their batch sizes and settings
+    are the same and their curves begin with the same evaluation (without a curve: if their figures are the same).
     Imported trials are evidence for forecasts and initialise a sweep's sampler; they do not count towards the study's
     budget of trials. A ``dry_run`` returns what would be imported and stores nothing. Raises :class:`EvidenceError` if
     there are no runs, or no run can be a trial of the study.
@@ -105,8 +108,9 @@ def import_runs(
             done.skipped.append((run.label, str(error)))
             continue
         alike = there[trial.result.reason]
-        content = _content(trial.new, trial.result, (point.metric for point in trial.points))
-        if any(content.is_same_run(other) for other in alike):
+        first = [(point.metric, point.loss) for point in trial.points[:1]]
+        content = _content(trial.new, trial.result, first)
+        if any(run.has_id or content.is_same_run(other) for other in alike):
             done.known += 1
             continue
         found.append(_with_digest(trial, content) if alike else trial)
@@ -130,35 +134,41 @@ def import_runs(
 
 @dataclass(frozen=True)
 class _Content:
-    """What a run trained and how it ended, by which it differs from other runs of the same label."""
+    """What a run trained and measured, by which it differs from other runs of the same label.
+
+    ``end`` holds its final figures, and ``first`` the metric and loss of its first evaluation (empty without a curve).
+    """
 
     recipe: tuple[int, str]
     end: tuple[str, ...]
-    curve: tuple[str, ...]
+    first: tuple[str, ...]
 
     def is_same_run(self, other: _Content) -> bool:
-        """Return whether both are one run, perhaps read at two stages of its curve."""
+        """Return whether both are one run, perhaps read again after it had grown, or after a restart had
+        replaced its later evaluations.
+        """
         if self.recipe != other.recipe:
             return False
-        if not (self.curve and other.curve):
+        if not (self.first and other.first):
             return self.end == other.end
-        return all(one == two for one, two in zip(self.curve, other.curve, strict=False))
+        (metric, loss), (its_metric, its_loss) = self.first, other.first
+        return metric == its_metric and (loss == its_loss or _UNKNOWN in (loss, its_loss))
 
 
 def _content(
-    trial: Trial | NewTrial, result: Trial | TrialResult, metrics: Iterable[float]
+    trial: Trial | NewTrial, result: Trial | TrialResult, first: Sequence[tuple[float, float]]
 ) -> _Content:
     figures = result.epochs, result.epochs_to_target, result.best_metric
     return _Content(
         (trial.global_batch_size, settings_key(trial.settings)),
-        (str(result.state), *map(_text, figures)),
-        tuple(map(_text, metrics)),
+        tuple(map(_text, figures)),
+        tuple(_text(figure) for point in first for figure in point),
     )
 
 
 def _text(figure: float | None) -> str:
     """Return a figure as text, which is the same after it was stored, and if it is not a number."""
-    return f"{figure:.9g}" if figure is not None and math.isfinite(figure) else "none"
+    return f"{figure:.9g}" if figure is not None and math.isfinite(figure) else _UNKNOWN
 
 
 def _contents(store: Store, study: Study, reasons: set[str]) -> dict[str, list[_Content]]:
@@ -171,7 +181,9 @@ def _contents(store: Store, study: Study, reasons: set[str]) -> dict[str, list[_
     curves = store.convergence([trial.id for _, trial in trials])
     found = defaultdict[str, list[_Content]](list)
     for reason, trial in trials:
-        found[reason].append(_content(trial, trial, curves.of(trial.id).metric.tolist()))
+        curve = curves.of(trial.id)
+        first = [*zip(curve.metric[:1].tolist(), curve.loss[:1].tolist(), strict=True)]
+        found[reason].append(_content(trial, trial, first))
     return found
 
 

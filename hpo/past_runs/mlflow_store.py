@@ -90,6 +90,7 @@ def _run(
         curves=readings,
         status=status.lower(),
         seconds=None if start is None or end is None else (end - start) / 1000,
+        has_id=True,
     )
 
 

@@ -21,9 +21,10 @@ class PastRun:
     """One training run from another tool.
 
     ``label`` is unique within a source and the same each time it is read, so that a run is imported only once; runs of
-    several sources with the same label are told apart by their content. ``values`` holds parameters and
-    final values (numbers or strings) by the tool's names; ``curves`` holds the values logged by step. ``status`` is how
-    the run ended, in the tool's own words in lower case; it is empty if the source does not say.
+    several sources with the same label are told apart by their content, unless ``has_id`` says that the label holds an
+    id that the tool gives to no other run. ``values`` holds parameters and final values (numbers or strings) by the
+    tool's names; ``curves`` holds the values logged by step. ``status`` is how the run ended, in the tool's own words
+    in lower case; it is empty if the source does not say.
     """
 
     label: str
@@ -31,6 +32,7 @@ class PastRun:
     curves: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
     status: str = ""
     seconds: float | None = None
+    has_id: bool = False
 
     @property
     def names(self) -> set[str]:

@@ -25,6 +25,8 @@ _DOUBLE, _FLOAT = 2, 1
 
 _SESSION_STARTED = "_hparams_/session_start_info"
 _HPARAMS_TAGS = "_hparams_/"
+_HPARAMS_METRICS = "hparam/"
+"""The beginning of the tags under which ``add_hparams`` conventionally writes the metrics of a run."""
 
 
 class _HyperparameterLoader(yaml.SafeLoader):
@@ -46,8 +48,8 @@ _HyperparameterLoader.add_multi_constructor("tag:yaml.org,2002:python/", _object
 def read_tensorboard(root: Path) -> list[PastRun]:
     """Return one run for every folder below ``root`` with event files; raise :class:`EvidenceError` if there is none.
 
-    A folder that holds only hyperparameters and final values belongs to the run of the folder above it; a folder with
-    curves or its own ``hparams.yaml`` is a run.
+    A folder that ``add_hparams`` wrote belongs to the run of the folder above it, if that has no hyperparameters; a
+    folder with curves or its own ``hparams.yaml`` is a run.
     """
     if not root.is_dir():
         raise EvidenceError(
@@ -59,7 +61,7 @@ def read_tensorboard(root: Path) -> list[PastRun]:
     logs = {folder: _read_folder(folder) for folder in folders}
     for folder in folders:
         above = logs.get(folder.parent)
-        if above is not None and logs[folder].only_hyperparameters and not above.values:
+        if above is not None and logs[folder].are_hyperparameters_of(above):
             above.values |= {**logs[folder].last, **logs[folder].values}
             del logs[folder]
     return [
@@ -83,12 +85,23 @@ class _FolderLog:
     )
     times: list[float] = field(default_factory=list)
     has_file: bool = False
+    sessions: int = 0
+    """How often hyperparameters were written; ``add_hparams`` writes them with each value of its metrics."""
+
+    def are_hyperparameters_of(self, above: _FolderLog) -> bool:
+        """Return whether ``add_hparams`` of the run in the folder above wrote this folder."""
+        if above.values or not self.sessions or self.has_file:
+            return False
+        several = [
+            len(points)
+            for tag, points in self.scalars.items()
+            if len(points) > 1 and not tag.startswith(_HPARAMS_METRICS)
+        ]
+        return not several or (max(several) <= self.sessions and above.has_curves)
 
     @property
-    def only_hyperparameters(self) -> bool:
-        """Whether the folder was written by ``add_hparams`` alone, beside the final value of each metric."""
-        curves = any(len(points) > 1 for points in self.scalars.values())
-        return bool(self.values) and not self.has_file and not curves
+    def has_curves(self) -> bool:
+        return any(len(points) > 1 for points in self.scalars.values())
 
     @property
     def curves(self) -> dict[str, list[Reading]]:
@@ -156,6 +169,7 @@ def _take_event(log: _FolderLog, content: bytes) -> None:
             if tag.startswith(_HPARAMS_TAGS):
                 if tag == _SESSION_STARTED:
                     log.values |= _hyperparameters(parts)
+                    log.sessions += 1
                 continue
             scalar = _scalar(parts)
             if scalar is not None:

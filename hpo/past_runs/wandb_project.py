@@ -72,6 +72,7 @@ def _past_run(run: Any) -> PastRun:
         curves=curves,
         status=str(run.state).lower(),
         seconds=None if seconds is None else float(seconds),
+        has_id=True,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.planning.launchers.launch import check_launch_script, choose_launch_backend
+from hpo.planning.launchers.launch import choose_launch_backend, prepare_folder
 from hpo.planning.placement.tradeoffs import TradeOff
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
@@ -124,10 +124,11 @@ def to_optuna(
 def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Plan:
     """Store a plan in the forecast's storage and write its folder; return the plan with its id."""
     with open_store(forecast.storage) as store:
+        folder = Path(directory).absolute()
         backend = choose_launch_backend(None, plan.launcher, plan.job.workload)
-        check_launch_script(plan, backend)
+        prepare_folder(plan, folder, backend)  # before the forecast is stored
         stored = repository.keep_forecast(store, forecast)
-        return repository.keep_plan(store, stored, plan, Path(directory).absolute(), backend)
+        return repository.keep_plan(store, stored, plan, folder, backend)
 
 
 def launch(

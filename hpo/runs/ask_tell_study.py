@@ -64,9 +64,7 @@ class AskTellStudy:
         """Let a finished study hand out trials again if it has some left to train, because its budget was raised."""
         finished = self.study.state is StudyState.FINISHED
         if finished and not self._sweep.spent and not self._sweep.complete:
-            self._store.set_study_state(
-                self.study.id, StudyState.INTERRUPTED, "it has more trials to train"
-            )
+            self._store.reopen_study(self.study.id, "it has more trials to train")
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
         """Return a trial under a lease; the same key always gets the same trial. Raises

@@ -47,7 +47,8 @@ def launch_here(
 ) -> list[LaunchReport]:
     """Run a plan on this machine, once for each seed, and store the outcomes if it came from ``storage``.
 
-    ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, at most
+    ``directory`` defaults to the folder that a plan in ``storage`` was written to, as long as it holds that plan, and
+    ``seeds`` to the plan's own seed. A run that loses a worker resumes from its last checkpoint, at most
     ``max_restarts`` times. A checkpoint is saved at every evaluation, or at the first one after ``checkpoint_minutes``.
     Raises :class:`LaunchError` if the processes end without an outcome, or if the plan has modules, a container or a
     prefix, which only its script applies. Raises :class:`PlanError` if the batch cannot be split over ``workers``.
@@ -66,10 +67,11 @@ def launch_here(
             f"only the script applies the modules, container or prefix of plan {plan.id}; run `bash launch.sh` in the "
             f"plan's folder, then `hpo record {plan.id} outcome.jsonl`"
         )
+    written = written_folder(plan, storage) if storage and directory is None else None
     if workers is not None:
         check_plan_workers(plan.job, workers, load_machine("local"), 1)
         plan = dataclasses.replace(plan, workers=workers)
-    folder = _folder(plan, directory)
+    folder = _folder(plan, directory or written)
     runs = []
     for seed in seeds or (plan.job.seed,):
 
@@ -111,7 +113,7 @@ def written_folder(plan: Plan, storage: str) -> Path | None:
         return None
     with open_store(storage, create=False) as store:
         folder = Path(store.plan(plan.id).directory)
-    return folder if repository.is_written(plan, folder) else None
+    return folder if repository.holds_plan(plan, folder) else None
 
 
 def _folder(plan: Plan, directory: Path | str | None) -> Path:
@@ -135,7 +137,7 @@ def submit_plan(
     submit it by hand, if the scheduler's command is not available here.
     """
     folder = _folder(plan, directory)
-    if backend is not None or not repository.is_written(plan, folder):
+    if backend is not None or not repository.holds_plan(plan, folder):
         write_plan(plan, folder, backend=backend)
     return submit(plan.launcher, folder, account=account, partition=partition)
 

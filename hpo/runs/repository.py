@@ -21,7 +21,7 @@ from hpo.errors import (
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
 from hpo.extrapolation.inference.intervals import BestMetric, Interval
 from hpo.planning.launchers import launch_script_name
-from hpo.planning.launchers.launch import LaunchReport, check_launch_script, write_plan
+from hpo.planning.launchers.launch import LaunchReport, prepare_folder, write_plan
 from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
@@ -80,7 +80,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
     try:
         study = store.study(spec.name)
     except NotFound:
-        spec.check_new_name()
+        spec.check_new()
         study = store.create_study(
             NewStudy(
                 name=spec.name,
@@ -289,7 +289,7 @@ def keep_plan(
 ) -> Plan:
     """Store a plan and write its folder; an existing equivalent plan is returned with its id."""
     study = store.study(forecast.spec.name)
-    check_launch_script(plan, backend)
+    prepare_folder(plan, directory, backend)
     for run in planned_runs(store, study, forecast.spec):
         if dataclasses.replace(run.plan, id=None) == plan:
             if not is_written(run.plan, directory):
@@ -329,6 +329,25 @@ def is_written(plan: Plan, directory: Path) -> bool:
     except PlanError:
         return False
     return same and (directory / launch_script_name(plan.launcher)).exists()
+
+
+def holds_plan(plan: Plan, directory: Path) -> bool:
+    """Return whether a folder holds the script of a stored plan, even if the study was continued or renamed since.
+
+    Then the plan's seed, name and reason, which follow from the study, differ from those in the folder. A plan that is
+    not stored must be the one in the folder.
+    """
+    if plan.id is None:
+        return is_written(plan, directory)
+    try:
+        same = _launched_run(read_plan(directory)) == _launched_run(plan)
+    except PlanError:
+        return False
+    return same and (directory / launch_script_name(plan.launcher)).exists()
+
+
+def _launched_run(plan: Plan) -> tuple[object, ...]:
+    return plan.id, plan.machine, plan.launcher, plan.nodes, plan.workers, plan.job.digest()
 
 
 def keep_outcome(
@@ -393,6 +412,7 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
     epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
     job = planned_job(spec, settings, stored.global_batch_size, epochs)
+    own = {name: settings.own.get(name, value) for name, value in job.settings.own.items()}
     details = json.loads(stored.details) if stored.details else {}
     return Plan(
         study=spec.name,
@@ -400,7 +420,13 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
         machine=stored.machine,
         nodes=stored.nodes,
         workers=stored.workers,
-        job=dataclasses.replace(job, micro_batch_size=stored.micro_batch_size),
+        job=dataclasses.replace(
+            job,
+            settings=dataclasses.replace(
+                job.settings, own=own
+            ),  # its sizes, not today's full scale
+            micro_batch_size=stored.micro_batch_size,
+        ),
         epochs=epochs,
         seconds=seconds,
         trust=str(stored.trust or ""),

@@ -12,7 +12,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,10 @@ NICE = 5
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """A checked study file: its text and the content that the server needs."""
+    """A checked study file: its text and the content that the server needs.
+
+    ``faults_of_new`` are the faults that only a new study must not have.
+    """
 
     text: str
     name: str
@@ -41,6 +44,7 @@ class CheckedStudy:
     higher_is_better: bool
     trials: int | None
     plain: Mapping[str, Any]
+    faults_of_new: Sequence[Mapping[str, Any]]
 
     @classmethod
     def of(
@@ -51,6 +55,11 @@ class CheckedStudy:
         Raises KeyError with the name of the workload if its ``metrics`` are not given.
         """
         spec = read_submission(text, config, metrics.__getitem__)
+        faults: Sequence[SpecFault] = ()
+        try:
+            spec.check_new()
+        except SpecError as error:
+            faults = error.faults
         return cls(
             spec.text,
             spec.name,
@@ -60,7 +69,13 @@ class CheckedStudy:
             spec.target.higher_is_better,
             spec.budget.asked_trials,
             spec.to_dict(),
+            [vars(fault) for fault in faults],
         )
+
+    def check_new(self) -> None:
+        """Raise :class:`SpecError` if no new study may be this one; a stored study may be it."""
+        if self.faults_of_new:
+            raise SpecError([SpecFault(**fault) for fault in self.faults_of_new])
 
 
 class CheckerPool:

@@ -24,7 +24,6 @@ from hpo.planning.machines import load_machine
 from hpo.runs.checks import check_full_scale, trainings_tell_memory
 from hpo.service.config import ServerConfig, ServiceLimits
 from hpo.study.faults import dotted_location, shown_value
-from hpo.study.rules import fault_of_new_name
 from hpo.study.spec import StudySpec, check_study_constraints, check_study_target, parse_study
 from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError
@@ -45,6 +44,7 @@ def read_submission(
 ) -> StudySpec:
     """Read a study from text received over the network; raise :class:`SpecError` with every error.
 
+    Errors that only a new study must not have are left to :meth:`hpo.study.spec.StudySpec.check_new`.
     ``metrics_of`` returns the metrics of an allowed workload, as :func:`submitted_workload_metrics` does.
     """
     spec = parse_study(text)
@@ -65,8 +65,6 @@ def read_submission(
 
 
 def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if of_name := fault_of_new_name(spec.name):
-        yield ("name",), of_name
     if spec.workload not in config.workloads:
         yield (
             ("workload",),

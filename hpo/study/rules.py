@@ -36,6 +36,14 @@ def fault_of_new_name(name: str) -> str:
     )
 
 
+def faults_of_new(name: str, search: SearchSpace) -> Iterator[tuple[Location, str]]:
+    """Yield why no new study may have this name and search space; a study stored with them can still be read."""
+    if of_name := fault_of_new_name(name):
+        yield ("name",), of_name
+    for setting, message in search.faults_of_new():
+        yield ("search", setting), message
+
+
 def check_workload(workload: str) -> str:
     """Return ``workload`` if it is a name or ``package.module:Class``; otherwise raise ValueError."""
     if not _WORKLOAD.fullmatch(workload):

@@ -378,6 +378,15 @@ class StudySpec(Section):
                 return changed
         return parse_study(wanted.to_yaml(), folder=self._folder)
 
+    def check_new(self) -> None:
+        """Raise :class:`SpecError` if no new study may be this one, with every reason; a stored study may be it."""
+        found = [
+            self.error(message, *location)
+            for location, message in rules.faults_of_new(self.name, self.search)
+        ]
+        if found:
+            raise SpecError([fault for error in found for fault in error.faults], path=self._path)
+
     def check_new_name(self) -> None:
         """Raise :class:`SpecError` if no new study may have the study's name."""
         if fault := rules.fault_of_new_name(self.name):

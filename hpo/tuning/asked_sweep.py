@@ -8,14 +8,15 @@ processes added or ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpo.study.jobs import training_job
-from hpo.study.sizes import sizes_of_settings
+from hpo.study.sizes import Point, sizes_of_settings
 from hpo.study.spec import StudySpec
+from hpo.tuning.generation.samplers import Sampler
 from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import RunningTrial
@@ -64,7 +65,7 @@ class AskedSweep(Sweep):
         state have changed, or if ``again`` is true, because two trials may have swapped their states.
 
         If another process has added trials, the samplers are rebuilt as in a resumed sweep, so that they draw other
-        random numbers than the samplers of that process.
+        random numbers than the samplers of that process. The rest of the initial design is queued again.
         """
         if not again and self._store.counts(self._study.id, self.purpose) == self._counts():
             return
@@ -81,8 +82,17 @@ class AskedSweep(Sweep):
                 self._take(trial)
             self._trials[trial.id] = trial
         if added:
+            before = self._samplers
             self._take_up()
             self._tickets.clear()
+            self._queue_rest_of(before)
+
+    def _queue_rest_of(self, before: Mapping[Point, Sampler]) -> None:
+        """Queue what is left of the initial design of the samplers ``before`` in those that replaced them."""
+        for point, sampler in self._samplers.items():
+            queue = getattr(sampler, "queue_rest_of", None)  # plug-ins need not have it
+            if queue is not None:
+                queue(before[point], [each for each in self.trials if self._point(each) == point])
 
     def check_budget(self) -> None:
         """Set ``spent`` once the study's budget is spent, running trials of all processes included."""

@@ -36,6 +36,7 @@ __all__ = [
     "Use",
     "chosen",
     "described_optimizer",
+    "fault_of_replaced",
     "fault_of_use",
     "is_own",
     "own_setting_named",
@@ -130,10 +131,6 @@ def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
 
 def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
     """Return why ``name`` has no effect with any possible values of the other settings; None if it can have one."""
-    instead = _INSTEAD.get(name)
-    if instead is not None and _is_always_given(instead, values_of):
-        given = listed_words(tuple(map(_shown, values_of(instead))))
-        return f"has no effect with {instead} {given}; it is used with {instead} null"
     uses = uses_of(name, values_of)
     hindrances = [[*use.hindrances(values_of)] for use in uses]
     if not all(hindrances) or not uses:
@@ -143,6 +140,18 @@ def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
         f"{other} {listed_words(tuple(map(_shown, values_of(other))))}" for other in others
     )
     return f"has no effect with {found}; it is used with {', or with '.join(map(str, uses))}"
+
+
+def fault_of_replaced(name: str, values_of: ValuesOf) -> str | None:
+    """Return why ``name`` has no effect because another setting is always read instead of it; None if it can have one.
+
+    Unlike :func:`fault_of_use`, this is no fault of a stored study.
+    """
+    instead = _INSTEAD.get(name)
+    if instead is None or not _is_always_given(instead, values_of):
+        return None
+    given = listed_words(tuple(map(_shown, values_of(instead))))
+    return f"has no effect with {instead} {given}; it is used with {instead} null"
 
 
 def _is_always_given(name: str, values_of: ValuesOf) -> bool:

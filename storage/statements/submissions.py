@@ -106,6 +106,12 @@ def set_state(
     studies.change(connection, study_id, **ended_lease_values(now), state=state, message=message)
 
 
+def reopen(connection: Connection, study_id: int, message: str) -> None:
+    """Interrupt a study if it is finished, so that its trials can be requested; leave it as it is otherwise."""
+    if studies.lock(connection, study_id).state is StudyState.FINISHED:
+        set_state(connection, study_id, StudyState.INTERRUPTED, message, leased=False)
+
+
 def _refuse_running(study: Study, now: datetime) -> None:
     """Refuse a running study; if it has no lease, an unknown process runs it and counts as alive."""
     if study.state is StudyState.RUNNING and (

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import sys
 import threading
+from urllib.parse import quote
 
 import pytest
 
@@ -16,7 +17,9 @@ from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs import ask_tell_study
 from hpo.runs.ask_tell_study import AskTellStudy
 from hpo.runs.repository import enter_study
+from hpo.study.jobs import agent_folder
 from hpo.study.spec import parse_study
+from hpo.tuning.generation.samplers import LadderSampler
 from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 from trainers.begin import begin_training
@@ -327,6 +330,58 @@ def test_processes_that_start_together_train_different_settings(store, sampler):
     assert len(rates) == len(set(rates)) == 12
 
 
+@pytest.fixture(params=["random", "forecast"])
+def design(request, store):
+    """A study with the settings of its first four trials, which are evenly spread if one process asks for them."""
+    text = (
+        SPEC.replace("seeds: 2", f"sampler: {request.param}")
+        .replace("[32, 64]", "[32]")
+        .replace("weight_decay: 0", "momentum: {choice: [0.5, 0.9], role: scaled}")
+    )
+    alone = ask_tell_study_of(store, text.replace("bowl", "alone"))
+    return text, [tuned(alone.ask(f"{n}", "me", 60)) for n in range(4)]
+
+
+def tuned(asked):
+    return asked.job.settings.learning_rate, asked.job.settings.momentum
+
+
+def test_the_initial_design_is_completed_while_another_process_adds_trials(store, design):
+    text, expected = design
+    study, other = ask_tell_study_of(store, text), ask_tell_study_of(store, text)
+    found, others = [], []
+    for turn in range(4):
+        found.append(tuned(study.ask(f"mine {turn}", "me", 60)))
+        others.append(tuned(other.ask(f"other {turn}", "me", 60)))
+    assert found == expected
+    assert len({*found, *others}) == 8
+
+
+def test_processes_that_begin_the_initial_design_at_once_share_it(store, design, monkeypatch):
+    """The other one adds its first trial after this one has chosen the same."""
+    text, expected = design
+    study, other = ask_tell_study_of(store, text), ask_tell_study_of(store, text)
+    found, choose = [], study._sweep.next
+
+    def choose_and_wait():
+        chosen = choose()
+        if not found:
+            found.append(tuned(other.ask("other", "me", 60)))
+        return chosen
+
+    monkeypatch.setattr(study._sweep, "next", choose_and_wait)
+    found += [tuned(study.ask(f"mine {turn}", "me", 60)) for turn in range(3)]
+    assert sorted(found) == sorted(expected)
+    assert tuned(other.ask("last", "me", 60)) not in found
+
+
+def test_a_sampler_of_a_plug_in_need_not_queue_an_initial_design(store, monkeypatch):
+    monkeypatch.delattr(LadderSampler, "queue_rest_of")
+    study, other = ask_tell_study_of(store), ask_tell_study_of(store)
+    asked = [each.ask(f"key {n}", "me", 60) for n, each in enumerate((study, other, study))]
+    assert [each.number for each in asked] == [0, 1, 2]
+
+
 def test_two_trials_that_swapped_their_states_are_read_again(store):
     text = SPEC.replace("trials: 12", "trials: 2").replace("[32, 64]", "[32]")
     study = ask_tell_study_of(store, text)
@@ -389,6 +444,22 @@ def test_a_finished_study_with_a_larger_budget_hands_out_more_trials(url):
             trials,
             StudyState.FINISHED,
         )
+
+
+def test_a_finished_study_that_two_processes_reopen_keeps_its_running_trials(store):
+    study = ask_tell_study_of(store, SPEC.replace("trials: 12", "trials: 2"))
+    for key in ("first", "second"):
+        asked = study.ask(key, "me", 60)
+        study.end(asked.number, key, [point(16, 0.04, asked.job.global_batch_size)])
+    store.update_spec(1, SPEC.replace("trials: 12", "trials: 4"), None, 4)
+    finished = store.study("bowl")
+    assert finished.state is StudyState.FINISHED
+    reopened, late = AskTellStudy(store, finished), AskTellStudy(store, finished)
+    reopened.reopen()
+    asked = reopened.ask("third", "me", 60)
+    late.reopen()
+    assert store.study("bowl").state is StudyState.RUNNING
+    assert not reopened.report(asked.number, "third", [], 60).stop
 
 
 def test_a_run_of_the_study_waits_for_those_who_train_and_then_fences_them_off(store, url):
@@ -504,3 +575,16 @@ def test_a_program_is_trained_by_the_same_calls(url, tmp_path):
     assert any("exit code 1" in t.reason for t in trials if t.state is TrialState.FAILED) or all(
         t.settings["fault"] == "none" for t in trials
     )
+
+
+@pytest.mark.parametrize(("name", "moved"), [("my bowl", True), ("7", False), ("..", False)])
+def test_files_that_an_earlier_version_of_an_agent_kept_are_moved(url, tmp_path, name, moved):
+    """Unless they may be those of another study, whose id is the name."""
+    earlier = tmp_path / "trials" / quote(name, safe="") / "0"
+    (earlier / "checkpoint").mkdir(parents=True)
+    (earlier / "checkpoint" / "at-20").write_text("weights")
+    with hpo.ask_tell(parse_study(SPEC), url) as study:
+        TrialAgent(study, name, AgentOptions(tmp_path, trials=1)).run()
+    now = agent_folder(tmp_path, name) / "0"
+    assert (now / "checkpoint" / "at-20").exists() == moved
+    assert earlier.exists() != moved

@@ -92,7 +92,7 @@ def test_the_report_shows_the_newest_run_of_the_forecast(folder: Path) -> None:
     text = write_report("small", url_of(folder), folder / "report.html").read_text("utf-8")
     assert (
         "Settings from forecast, global batch size 256, seed 3: top1 not measured; majority class 0.325; "
-        "per-pixel linear classifier 0.413. Fields in grey" in text
+        "per-pixel linear classifier 0.413. Fields are shown in grey" in text
     )
     assert (
         "<h2>Weather: fields, labels and prediction</h2>" in text and "of another plan" not in text

@@ -90,7 +90,7 @@ def test_a_database_is_read_and_nothing_of_it_is_written(study):
 
     async def look():
         async with assistant(study.folder) as session:
-            assert "90 % interval" in session.said.instructions
+            assert "90 % interval" in " ".join(session.said.instructions.split())
             tools = {each.name: each for each in (await session.list_tools()).tools}
             assert set(tools) == READING | {"plan"}
             assert all(each.annotations.read_only_hint for each in tools.values())

@@ -12,11 +12,14 @@ import pytest
 import hpo
 from hpo.errors import EvidenceError, LaunchError, PlanError
 from hpo.extrapolation.inference import posterior
+from hpo.planning.launchers.launch import write_plan
 from hpo.planning.launchers.local import has_horovod
 from hpo.planning.plan import folder_name
-from hpo.runs import study_forecast
+from hpo.runs import repository, study_forecast
 from hpo.runs.study_plan import baseline_plans
 from storage.records import PlanKind
+from storage.store import Store
+from trainers.private_files import lock_file
 
 pytestmark = pytest.mark.fit
 
@@ -228,6 +231,25 @@ def test_storing_the_same_plan_again_gives_the_same_plan(study):
     again = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=2), study.folder / "plan")
     other = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan1")
     assert first.id == again.id != other.id
+
+
+def test_a_plan_whose_folder_another_run_writes_to_stores_nothing(study, monkeypatch):
+    monkeypatch.setattr("hpo.planning.launchers.launch.LOCK_SECONDS", 3600.0)  # nobody waits for it
+    forecast, folder = hpo.forecast(study.result, 64), study.folder / "plan"
+    plan = hpo.make_plan(forecast, workers=1)
+    other = dataclasses.replace(plan.job, global_batch_size=32)
+    write_plan(dataclasses.replace(plan, job=other), folder, backend="torch")
+    (folder / "checkpoint.pt").write_bytes(b"weights")
+    with (folder / "launch.lock").open("ab") as lock, Store.open(study.storage) as store:
+        lock_file(lock)
+        with pytest.raises(LaunchError, match="another run is writing to"):
+            hpo.store_plan(forecast, plan, folder)
+        with pytest.raises(LaunchError, match="another run is writing to"):  # as in `hpo run`
+            repository.keep_plan(store, forecast, plan, folder, "torch")
+        number = store.study("cells").id
+        assert store.plans(number) == [] == store.forecasts(number)
+    assert hpo.store_plan(forecast, plan, folder).id is not None
+    assert (folder / "earlier-1" / "checkpoint.pt").read_bytes() == b"weights"
 
 
 def test_a_run_that_fails_says_why(study):

@@ -33,12 +33,12 @@ def test_a_launch_keeps_what_the_model_is_shown_by(study):
     assert (
         sum(shown["panels"][0]["prediction"][0]) / 143 >= 0.98
     )  # the target was reached by this very model
-    again = hpo.record(
-        plan, study.folder / "runs" / f"seed-{plan.job.seed}" / "outcome.jsonl", study.storage
-    )
+    report = study.folder / "runs" / f"seed-{plan.job.seed}" / "outcome.jsonl"
+    with pytest.raises(LaunchError, match="already stored as outcome 1"):
+        hpo.record(plan, report, study.storage)
     told = CliRunner().invoke(main, ["show", "cells", "--json"])
     runs = hpo.read_study("cells", study.storage).runs
-    assert [run.references(again) for run in runs] == [{"majority class": 0.63}]
+    assert [run.references(run.outcomes[0]) for run in runs] == [{"majority class": 0.63}]
     assert told.exit_code == 0
     assert "majority class 0.63" in CliRunner().invoke(main, ["show", "cells"]).stdout
 

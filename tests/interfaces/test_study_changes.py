@@ -1,6 +1,7 @@
 """`hpo delete`, `hpo rename` and `hpo resume`, on databases and servers: what is removed, and the messages."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from hpo.errors import SpecError, StudyNotFoundError
+from hpo.runs.repository import enter_study
 from hpo.study.jobs import agent_folder
 from storage.records import NewPlan, NewStudy, NewTrial, PlanKind, StudyState
 from storage.store import Store
@@ -77,6 +79,40 @@ def test_no_new_study_is_named_after_a_folder_but_a_stored_one_can_be_renamed(he
         )
     assert hpo.read_study(name, "hpo.db").spec.name == name
     assert hpo.rename_study(name, "dots", "hpo.db").name == "dots"
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"optimizer": "adamw", "weight_decay_epochs": 5, "weight_decay": 0.1},
+        {"batch_control": "noise_scale", "gradient_reduction": "adasum"},
+    ],
+)
+def test_settings_that_no_new_study_may_have_stay_in_a_stored_one(here, search):
+    lines = "".join(f"  {name}: {value}\n" for name, value in search.items())
+    spec = spec_of("both").replace("search:\n", f"search:\n{lines}")
+    last = list(search)[-1]
+    number = 1 + spec.splitlines().index(f"  {last}: {search[last]}")
+    fault = rf"line {number}: .*{last}"
+    (here / "both.yaml").write_text(spec)
+    assert re.search(fault, call("study", "check", "both.yaml", code=2).output)
+    with Store.open("hpo.db") as store:
+        with pytest.raises(SpecError, match=fault):
+            enter_study(store, hpo.parse_study(spec))
+        stored = store.create_study(
+            NewStudy(
+                name="both",
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.1,
+                higher_is_better=False,
+                spec=spec,
+            )
+        )
+        assert enter_study(store, hpo.parse_study(spec)).id == stored.id
+    assert search.items() <= hpo.read_study("both", "hpo.db").spec.search.fixed.items()
+    assert hpo.rename_study("both", "renamed", "hpo.db").name == "renamed"
+    assert search.items() <= hpo.read_study("renamed", "hpo.db").spec.search.fixed.items()
 
 
 def test_plans_that_were_written_elsewhere_stay_and_are_told(here):

@@ -1,5 +1,6 @@
 """Past runs in a storage: each once, with reasons for what is left out; then a forecast, or a sweep from there."""
 
+import dataclasses
 import json
 import math
 import re
@@ -14,7 +15,7 @@ from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.past_runs.conversion import ImportOptions
 from hpo.past_runs.importing import import_runs
-from hpo.past_runs.past_run import PastRun
+from hpo.past_runs.past_run import PastRun, Reading
 from hpo.runs.repository import enter_study
 from storage.records import StudyState, TrialState
 from storage.store import Store
@@ -83,6 +84,32 @@ def test_runs_of_one_label_are_told_apart_by_their_content(store):
     reasons = [trial.reason for trial in store.trials(study.id)]
     assert reasons[0] == f"imported: {label}" and len(set(reasons)) == len(reasons) == 7
     assert all(reason.startswith(f"{reasons[0]}, content ") for reason in reasons[1:5])
+
+
+def test_a_run_that_changed_since_is_not_imported_again(store):
+    study = enter_study(store, spec())
+
+    def gained(*runs):
+        return import_runs(store, study, spec(), runs, OPTIONS).trials
+
+    def with_loss(*values, top1=(0.5, 0.6)):
+        curve = [Reading(10 * epoch, value) for epoch, value in enumerate(values, 1)]
+        past = run(top1, label="with loss")
+        return dataclasses.replace(past, curves={**past.curves, "loss": curve})
+
+    def row(state):
+        values = {"epochs": 3, "metric": 0.5, "learning_rate": 0.1, "global_batch_size": 32}
+        return PastRun("csv runs.csv 2", {**values, "state": state})
+
+    def known(*top1, lr=0.1):
+        return dataclasses.replace(run(top1, lr=lr, label="mlflow 7"), has_id=True)
+
+    assert [gained(run([0.5, 0.6])), gained(run([0.5, 0.55, 0.97]))] == [1, 0]  # it was resumed
+    assert [gained(row("pruned")), gained(row("censored"))] == [1, 0]
+    assert [gained(known(0.5)), gained(known(0.4, 0.97)), gained(known(0.5, lr=0.2))] == [1, 0, 0]
+    assert gained(with_loss(2.0, 1.0)) == 1
+    assert gained(run([0.5, 0.6], label="with loss")) == 0
+    assert [gained(with_loss(2.0, 1.5)), gained(with_loss(2.1, 1.0))] == [0, 1]
 
 
 def test_runs_of_which_none_compares_are_an_error_with_the_commonest_reasons(store):

@@ -34,6 +34,7 @@ def test_both_stores_of_mlflow_hold_the_same_runs(store, as_uri, tmp_path):
     assert runs[0].seconds == 180.0 and runs[0].values["batch"] == "32"
     assert math.isnan(runs[5].curves["val_top1"][1].value)
     assert len({run.label for run in runs}) == 6
+    assert all(run.has_id for run in runs)
 
 
 def test_the_later_of_two_values_of_a_step_counts_not_the_larger(tmp_path):
@@ -141,6 +142,24 @@ def test_runs_below_a_folder_with_events_of_its_own_keep_their_curves(tmp_path, 
     above, run = read_tensorboard(tmp_path / "logs")
     assert (set(above.curves), above.values) == ({"gpu"}, {"gpu": 0.5})
     assert set(run.curves) == {"acc"} and run.values["lr"] == 0.3
+
+
+@pytest.mark.parametrize("tag", ["hparam/acc", "best"])
+def test_hyperparameters_that_are_written_at_every_epoch_are_those_of_the_run_above(tmp_path, tag):
+    """As by ``add_hparams`` with a ``run_name`` and a ``global_step``, which adds a file at each call."""
+    writers = pytest.importorskip("tensorboardX", reason="writes event files")
+    with writers.SummaryWriter(str(tmp_path / "run")) as writer:
+        for epoch in range(1, 4):
+            writer.add_scalar("acc", 0.1 * epoch, epoch)
+            with writers.SummaryWriter(
+                str(tmp_path / "run" / "hp"), filename_suffix=f".{epoch}"
+            ) as child:
+                for summary in writers.summary.hparams({"lr": 0.3}, {tag: 0.0}):
+                    child.file_writer.add_summary(summary)
+                child.add_scalar(tag, 0.2 * epoch, epoch)
+    (found,) = read_tensorboard(tmp_path)
+    assert len(found.curves["acc"]) == 3 and set(found.curves) == {"acc"}
+    assert found.values["lr"] == 0.3 and found.values[tag] == pytest.approx(0.6)
 
 
 def test_a_file_that_a_crash_cut_short_is_read_to_there_and_a_damaged_one_refused(tmp_path):

@@ -1,5 +1,6 @@
 """A study exported to TensorBoard and MLflow, and read back by the importers."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -341,8 +342,8 @@ class _Run:
         pass
 
 
-@pytest.mark.parametrize("library", ["aim", "wandb"])
-def test_a_trial_that_is_trained_again_continues_its_run(store, tmp_path, monkeypatch, library):
+def writer_to_a_stand_in(store, tmp_path, monkeypatch, library):
+    """What writes the study's three trials to a stand-in for the library."""
     from hpo.runs.exports.aim_log import AimTracker
     from hpo.runs.exports.wandb_log import WandbTracker
 
@@ -357,6 +358,13 @@ def test_a_trial_that_is_trained_again_continues_its_run(store, tmp_path, monkey
         assert track_study(store, study, tracker) == 3
         tracker.close()
 
+    return write
+
+
+@pytest.mark.parametrize("library", ["aim", "wandb"])
+def test_a_trial_that_is_trained_again_continues_its_run(store, tmp_path, monkeypatch, library):
+    write = writer_to_a_stand_in(store, tmp_path, monkeypatch, library)
+    study = study_of(store)
     third = store.trials(study.id)[2]
     store.finish_trial(third.id, result(TrialState.FAILED, "out of disk"))
     store.set_study_state(study.id, StudyState.INTERRUPTED)
@@ -370,3 +378,28 @@ def test_a_trial_that_is_trained_again_continues_its_run(store, tmp_path, monkey
     write()
     assert [*_Run.written.values()][2] == [10, 20, ends[0], 30, 40, ends[1]]
     assert len(_Run.written) == 3
+
+
+@pytest.mark.parametrize("library", ["aim", "wandb"])
+def test_runs_that_an_earlier_version_completed_are_opened_only_for_retried_trials(
+    store, tmp_path, monkeypatch, library
+):
+    write = writer_to_a_stand_in(store, tmp_path, monkeypatch, library)
+    study = study_of(store)
+    third = store.trials(study.id)[2]
+    store.finish_trial(third.id, result(TrialState.FAILED, "out of disk"), points(1, 5))
+    store.set_study_state(study.id, StudyState.INTERRUPTED)
+    write()
+    for file in (tmp_path / "trackers" / f"{library}-written").iterdir():
+        file.write_text(json.dumps({**json.loads(file.read_text()), "ended": True}))
+    first, _, again = [list(steps) for steps in _Run.written.values()]
+    write()
+    written = [*_Run.written.values()]
+    assert (written[0], written[2]) == (first, again)
+    store.retry_failed(study.id)
+    store.start_trials([third.id])
+    longer = dataclasses.replace(result(TrialState.REACHED), steps=70)
+    store.finish_trial(third.id, longer, points(1, 7))
+    write()
+    assert written[2] == [*again, 60, 70, "ended" if library == "aim" else "ended 0"]
+    assert written[0] == first and len(_Run.written) == 3

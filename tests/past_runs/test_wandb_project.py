@@ -42,6 +42,7 @@ def test_config_summary_and_whole_history():
         "me/images", Api([a_run("a", history=HISTORY), a_run("b", "Crashed")])
     )
     assert first.label == "wandb me/images/a" and second.status == "crashed"
+    assert first.has_id and second.has_id
     assert first.values["optim.lr"] == 0.1 and first.values["optim.name"] == "sgd"
     assert first.values["batch"] == 256 and first.values["top1"] == 0.7
     assert not {"_runtime", "layers"} & set(first.values)

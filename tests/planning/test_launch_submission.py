@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from hpo.cli.main import main
 from hpo.errors import LaunchError
 from hpo.planning.launchers.job_setup import JobSetup
-from hpo.planning.launchers.launch import write_plan
+from hpo.planning.launchers.launch import read_launched, write_plan
 from hpo.planning.launchers.submit import submit
 from hpo.runs import api
-from hpo.runs.launches import launch_here, submit_plan
+from hpo.runs.launches import launch_here, submit_plan, written_folder
 from search_spaces.settings import TrainingSettings
 from storage.records import NewPlan, NewStudy, PlanKind
 from storage.store import Store
@@ -34,6 +34,20 @@ workload: noisy_quadratic
 target: {metric: loss, at_most: 0.05}
 ladder: [16, 32]
 search: {learning_rate: {log_uniform: [0.01, 10], role: scaled}, normalization_batch_size: 1}
+budget: {trials: 12, epochs_per_trial: 90}
+"""
+SIZED = """\
+name: cells
+workload: program
+program:
+  command: [train, "{learning_rate}", "{global_batch_size}", "{width}"]
+  train_samples: 500
+  report: {metrics: {loss: false}}
+  cost: 6 * 12 * {width}**2
+target: {metric: loss, at_most: 0.05}
+ladder: {global_batch_size: [16, 32], width: [32, 64]}
+full_scale: {global_batch_size: 128, width: 128}
+search: {learning_rate: {log_uniform: [0.01, 10], role: scaled}}
 budget: {trials: 12, epochs_per_trial: 90}
 """
 
@@ -80,18 +94,21 @@ def test_what_a_person_filled_into_the_script_is_kept_unless_another_backend_is_
     assert "--backend horovod" in script.read_text() and "chemistry" not in script.read_text()
 
 
-def stored(tmp_path, *plans):
+SETTINGS = TrainingSettings(learning_rate=0.1, normalization_batch_size=1)
+
+
+def stored(tmp_path, *plans, spec=STUDY, settings=SETTINGS, machine="superpod", launcher="slurm"):
     """A storage with plans of one study, each written to its own folder; their numbers and folders."""
     url = f"sqlite:///{tmp_path}/hpo.db"
     with Store.open(url) as store:
         study = store.create_study(
             NewStudy(
                 name="cells",
-                workload="noisy_quadratic",
+                workload="program" if spec == SIZED else "noisy_quadratic",
                 metric="loss",
                 threshold=0.05,
                 higher_is_better=False,
-                spec=STUDY,
+                spec=spec,
             )
         )
         numbers = [
@@ -99,17 +116,15 @@ def stored(tmp_path, *plans):
                 NewPlan(
                     study_id=study.id,
                     kind=PlanKind.NO_SCALING,
-                    machine="superpod",
+                    machine=machine,
                     nodes=nodes,
                     workers=2 * nodes,
                     ranks_per_node=2,
                     global_batch_size=32,
                     local_batch_size=16 // nodes,
-                    settings=TrainingSettings(
-                        learning_rate=0.1, normalization_batch_size=1
-                    ).to_dict(),
+                    settings=settings.to_dict(),
                     directory=str(tmp_path / f"plan{nodes}"),
-                    launcher="slurm",
+                    launcher=launcher,
                 )
             ).id
             for nodes in plans
@@ -197,7 +212,7 @@ def test_a_new_plan_in_a_folder_moves_the_run_of_another_aside(here):
 
 
 def test_a_run_that_is_still_writing_is_not_moved(here, monkeypatch):
-    monkeypatch.setattr("hpo.planning.launchers.launch.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("hpo.planning.launchers.launch.LOCK_SECONDS", 3600.0)  # nobody waits for it
     folder, plan = here / "plan", small_plan(small_job(here), machine="superpod")
     report_of(plan.job, folder / "outcome.jsonl")
     with (folder / "launch.lock").open("ab") as lock:
@@ -207,6 +222,82 @@ def test_a_run_that_is_still_writing_is_not_moved(here, monkeypatch):
                 dataclasses.replace(plan, job=small_job(here, batch=64)), folder, backend="torch"
             )
     assert json.loads((folder / "plan.json").read_text())["global_batch_size"] == 32
+
+
+def continue_study(url, spec):
+    """Replace the spec of the stored study, as `hpo run` does for a study that is continued."""
+    with Store.open(url) as store:
+        store.update_spec(store.study("cells").id, spec)
+
+
+def test_the_script_and_the_run_of_a_plan_stay_after_its_study_was_continued(here):
+    url, (number,) = stored(here, 2)
+    folder, job = here / "plan2", api.find_plan(str(number), url).job
+    script = folder / "launch.sh"
+    script.write_text(script.read_text() + "# by hand\n")
+    (folder / "checkpoint.pt").write_bytes(b"weights")
+    continue_study(url, STUDY.replace("trials: 12", "trials: 40"))
+    plan = api.find_plan(str(number), url)
+    assert (job.seed, plan.job.seed) == (12, 40)
+    for arguments in ([], ["--folder", str(folder)]):
+        done = CliRunner().invoke(
+            main, ["launch", str(number), *arguments, "--json", "--storage", url]
+        )
+        assert json.loads(done.stdout)["folder"] == str(folder), done.output
+        assert script.read_text().endswith("# by hand\n")
+    submit_plan(plan, folder, backend="horovod")  # another script for the same run
+    assert "--backend horovod" in script.read_text()
+    assert (folder / "checkpoint.pt").read_bytes() == b"weights"
+
+
+def test_another_job_of_the_same_number_is_not_the_plans(here):
+    """As in a folder that a plan of another database was written to."""
+    url, (number,) = stored(here, 2)
+    plan = api.find_plan(str(number), url)
+    for other in (
+        dataclasses.replace(plan, nodes=1, workers=2, ranks_per_node=2),
+        dataclasses.replace(plan, job=dataclasses.replace(plan.job, epochs=7.0)),
+    ):
+        write_plan(other, here / "plan2")
+        submit_plan(plan, here / "plan2")
+        assert json.loads((here / "plan2" / "plan.json").read_text()) == plan.to_dict()
+
+
+def test_a_plan_keeps_its_sizes_if_the_full_scale_of_its_study_changes(here):
+    settings = TrainingSettings(learning_rate=0.1, own={"width": 128})
+    url, (number,) = stored(here, 2, spec=SIZED, settings=settings)
+    plan = api.find_plan(str(number), url)
+    continue_study(url, SIZED.replace("width: 128", "width: 256"))
+    again = api.find_plan(str(number), url)
+    assert again.job.settings.own == {"width": 128}
+    assert submit_plan(again, written_folder(again, url)).folder == here / "plan2"
+    api.record(again, report_of(plan.job, here / "done.jsonl"), url)
+
+
+def test_a_plan_file_is_launched_from_its_folder_without_a_storage(here):
+    done = launch(str(here / "plan" / "plan.json"), "--json")
+    assert json.loads(done.stdout)["folder"] == str(here / "plan"), done.output
+    assert not Path("unused.db").exists()
+
+
+def test_a_local_run_of_a_number_lies_where_the_trackers_look_for_it(here, monkeypatch):
+    monkeypatch.chdir(here)
+    url, (number,) = stored(here, 1, machine="local", launcher="local")
+    folders = []
+
+    def run(plan, folder, **_):
+        folders.append(folder)
+        return read_launched(report_of(plan.job, here / "done.jsonl", seconds=float(len(folders))))
+
+    monkeypatch.setattr("hpo.runs.launches.run_plan_locally", run)
+    plan = api.find_plan(str(number), url)
+    launch_here(plan, storage=url)
+    continue_study(url, STUDY.replace("trials: 12", "trials: 40"))
+    launch_here(api.find_plan(str(number), url), storage=url)
+    write_plan(dataclasses.replace(plan, id=number + 1), here / "plan1")  # another plan took it
+    launch_here(plan, storage=url)
+    own = here / ".hpo" / "plans" / f"cells-32-no_scaling-{number}"
+    assert folders == [here / "plan1", here / "plan1", own]
 
 
 def test_a_local_plan_with_a_container_is_not_launched_without_it(here):

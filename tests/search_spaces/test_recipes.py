@@ -219,7 +219,8 @@ def test_every_setting_of_a_recipe_is_used(each: Recipe) -> None:
     ]
     for name in {name for settings in published for name in settings}:
         assert any(
-            fault_of_use(name, lambda other, its=its: (its.get(other, defaults.get(other)),)) is None
+            fault_of_use(name, lambda other, its=its: (its.get(other, defaults.get(other)),))
+            is None
             for its in published
         ), name
 

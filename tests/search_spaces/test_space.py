@@ -226,15 +226,6 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
             "staleness_bound",
             "it is used with update_mode stale_synchronous",
         ),
-        (
-            {
-                "optimizer": {"choice": ["adamw", "lion"]},
-                "weight_decay_epochs": 5,
-                "weight_decay": {"log_uniform": [0.001, 1], "role": "scaled"},
-            },
-            "weight_decay",
-            "no effect with weight_decay_epochs 5; it is used with weight_decay_epochs null; choose",
-        ),
     ],
 )
 def test_a_tuned_setting_without_effect_is_refused(
@@ -257,10 +248,6 @@ def test_a_tuned_setting_without_effect_is_refused(
         (
             {"weight_decay": 0, "decay_bias": True},
             "decay_bias is fixed, but has no effect with weight_decay 0",
-        ),
-        (
-            {"optimizer": "adamw", "weight_decay_epochs": 5, "weight_decay": 0.1},
-            "weight_decay is fixed, but has no effect with weight_decay_epochs 5",
         ),
         (
             {
@@ -334,7 +321,7 @@ def test_an_inherited_weight_decay_gives_way_to_its_time_scale() -> None:
     ],
 )
 def test_a_setting_that_some_of_the_trainings_use_may_be_named(search: dict[str, object]) -> None:
-    SearchSpace.parse(search)
+    assert not [*SearchSpace.parse(search).faults_of_new()]
 
 
 def test_every_use_names_settings_and_values_that_exist() -> None:
@@ -352,6 +339,42 @@ def test_every_use_names_settings_and_values_that_exist() -> None:
                     described.check(part.setting, value)
 
 
-def test_a_batch_by_the_noise_scale_needs_averaged_gradients() -> None:
-    with pytest.raises(SettingError, match=r"needs gradient_reduction 'mean', but got 'adasum'"):
-        TrainingSettings(batch_control="noise_scale", gradient_reduction="adasum")
+@pytest.mark.parametrize(
+    ("search", "name", "message"),
+    [
+        (
+            {
+                "optimizer": {"choice": ["adamw", "lion"]},
+                "weight_decay_epochs": 5,
+                "weight_decay": {"log_uniform": [0.001, 1], "role": "scaled"},
+            },
+            "weight_decay",
+            "weight_decay is tuned, but has no effect with weight_decay_epochs 5; it is used with "
+            "weight_decay_epochs null; choose",
+        ),
+        (
+            {"optimizer": "adamw", "weight_decay_epochs": 5, "weight_decay": 0.1},
+            "weight_decay",
+            "weight_decay is fixed, but has no effect with weight_decay_epochs 5",
+        ),
+        (
+            {
+                "batch_control": {"choice": ["constant", "noise_scale"]},
+                "gradient_reduction": {"choice": ["mean", "adasum"]},
+            },
+            "gradient_reduction",
+            "batch_control 'noise_scale' measures the noise of averaged gradients and needs "
+            "gradient_reduction 'mean', but got 'adasum'",
+        ),
+        (
+            {"batch_control": "noise_scale", "gradient_reduction": "adasum"},
+            "gradient_reduction",
+            "needs gradient_reduction 'mean', but got 'adasum'; change one of the two",
+        ),
+    ],
+)
+def test_a_space_that_only_a_stored_study_may_have_is_created(
+    search: dict[str, object], name: str, message: str
+) -> None:
+    ((found, reason),) = SearchSpace.parse(search).faults_of_new()
+    assert found == name and message in reason

@@ -7,6 +7,7 @@ from api_server import add_trials, fail_trials, path_of, served, spec_of
 
 from hpo.service.study_facts import study_facts
 from hpo.study.spec import parse_study
+from storage.records import StudyState
 
 
 @pytest.fixture
@@ -53,6 +54,22 @@ def test_a_name_that_no_address_holds_is_refused(api, name):
     api.submit()
     renamed = api.call("POST", "/studies/bowl/rename", json={"name": name})
     assert renamed.status_code == 422 and "part of a path or URL" in renamed.text
+
+
+def test_settings_that_no_new_study_may_have_are_accepted_in_a_stored_one(api):
+    lines = "  optimizer: adamw\n  weight_decay_epochs: 5\n  weight_decay: 0.1\n"
+    text = spec_of("both").replace("search:\n", f"search:\n{lines}")
+    answer = api.submit(spec=text)
+    assert answer.status_code == 422
+    (fault,) = answer.json()["error"]["faults"]
+    assert (fault["key"], fault["line"]) == ("search.weight_decay", 8)
+    api.submit("both")
+    study = api.store.study("both")
+    api.store.update_spec(study.id, text)
+    api.store.set_study_state(study.id, StudyState.INTERRUPTED)
+    resumed = api.call("POST", "/studies/both/resume", json={"spec": text})
+    assert (resumed.status_code, resumed.json()["state"]) == (200, "queued"), resumed.text
+    assert api.submit(spec=text).status_code == 200
 
 
 def test_a_submission_is_shown_as_it_was_given(api):

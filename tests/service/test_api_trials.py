@@ -10,6 +10,7 @@ from api_server import add_trials, served, spec_of
 
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, TrialResult, TrialState
+from trainers.private_files import lock_file
 
 pytestmark = pytest.mark.fit
 
@@ -220,6 +221,21 @@ def test_a_plan_that_is_refused_stores_nothing(api, asked):
     assert api.call("GET", "/studies/bowl/plans").json() == {"plans": []}
     assert api.store.plans(study.id) == [] == api.store.forecasts(study.id)
     assert len(api.store.events(study_id=study.id)) == events
+
+
+def test_a_plan_whose_folder_another_run_writes_to_stores_nothing(api, monkeypatch):
+    monkeypatch.setattr("hpo.planning.launchers.launch.LOCK_SECONDS", 3600.0)  # nobody waits for it
+    add_ladder(api)
+    folder = api.app.state.context.config.folder / "plans" / "bowl-128-forecast"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.pt").write_bytes(b"weights")
+    with (folder / "launch.lock").open("ab") as lock:
+        lock_file(lock)
+        answer = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128})
+    assert answer.status_code == 503, answer.text
+    study = api.store.study("bowl")
+    assert api.store.plans(study.id) == [] == api.store.forecasts(study.id)
+    assert (folder / "checkpoint.pt").exists()
 
 
 def test_machines_are_listed(api):

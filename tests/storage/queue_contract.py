@@ -385,6 +385,7 @@ class QueueContract:
             lambda: writer.finish_trial(trial.id, REACHED),
             lambda: writer.requeue_running(study.id),
             lambda: writer.set_study_state(study.id, StudyState.FINISHED),
+            lambda: writer.reopen_study(study.id, ""),
             lambda: writer.update_spec(study.id, "x"),
             lambda: make_forecast(writer, study),
             lambda: writer.add_plan(new_plan(study)),

@@ -148,6 +148,18 @@ class StoreContract(
         with pytest.raises(NotFound, match="no study with id 99"):
             store.update_spec(99, "")
 
+    @pytest.mark.parametrize("state", list(StudyState))
+    def test_only_a_finished_study_is_reopened(self, store, study, state):
+        store.set_study_state(study.id, state, "said")
+        store.reopen_study(study.id, "more trials")
+        found = store.study("digits")
+        expected = (state, "said")
+        if state is StudyState.FINISHED:
+            expected = (StudyState.INTERRUPTED, "more trials")
+        assert (found.state, found.message) == expected
+        with pytest.raises(NotFound, match="no study with id 99"):
+            store.reopen_study(99, "")
+
     def test_unknown_state_is_refused(self, store, study):
         with pytest.raises(InvalidRecord, match="finnished"):
             store.set_study_state(study.id, "finnished")

@@ -25,6 +25,7 @@ from trainers.report import (
     TrainingStart,
     read_outcome,
     read_points,
+    read_starts,
 )
 from trainers.workloads import load_workload
 from trainers.workloads.program import command, guard
@@ -584,10 +585,11 @@ def test_a_program_goes_on_from_its_own_checkpoint(train):
     assert again.outcome.state == "reached"
 
 
-def finish_launched(folder, earlier, copied=(), target=0.9, lines=""):
+def finish_launched(folder, earlier, copied=(), target=0.9, lines="", begun=True):
     """Start a launched program again, over the reports of earlier starts; its points and its outcome.
 
-    ``earlier`` are the lines of the program's report, and ``copied`` the points that the launch's report holds.
+    ``earlier`` are the lines of the program's report, and ``copied`` the points that the launch's report holds, where
+    it has ``begun``.
     """
     (folder / "train.py").write_text(textwrap.dedent(lines))
     job = job_of(folder, [sys.executable, "train.py", BATCH], epochs=5)
@@ -595,7 +597,8 @@ def finish_launched(folder, earlier, copied=(), target=0.9, lines=""):
     files.make()
     files.report.write_text("".join(json.dumps(line) + "\n" for line in earlier))
     report = ReportFile(folder / "outcome.jsonl")
-    report.start(0, TrainingStart(0, 1, 1))
+    if begun:
+        report.start(0, TrainingStart(0, 1, 1))
     for epochs, top1 in copied:
         unknown = {"train_loss": math.nan, "loss": math.nan}
         report.point(
@@ -635,6 +638,13 @@ def test_nothing_counts_that_a_program_reported_after_it_had_reached_its_target(
     points, outcome = finish_launched(tmp_path, lines_of(*REACHES, later), REACHES[:copied])
     assert points == list(REACHES)
     assert (outcome.state, outcome.epochs_to_target, outcome.steps) == ("reached", 3.0, 15)
+
+
+def test_a_report_names_the_job_of_a_training_whose_first_point_was_not_copied(tmp_path):
+    points, outcome = finish_launched(tmp_path, lines_of(*REACHES), begun=False)
+    assert points == list(REACHES) and outcome.state == "reached"
+    (start,) = read_starts(tmp_path / "outcome.jsonl")
+    assert (start.step, start.workers, start.nodes, start.seed) == (0, 1, 1, 3) and start.job
 
 
 REPORTS_4_AND_5 = """

@@ -151,7 +151,7 @@ def test_as_many_trials_run_at_once_as_there_is_room_for(text, machines, fit):
         ),
         (
             "resources: {nodes: 2}\n",
-            "a trial needs 2 nodes with 1 CPU free, but Ray has 1 of at most",
+            r"a trial needs 2 nodes with 1 CPU free, but Ray has 1 node\(s\) of at most",
         ),
         ("resources: {gpus_per_worker: 1}\n", "needs 1 node with 1 CPU and 1 GPU free"),
     ],

@@ -13,6 +13,7 @@ from hpo.runs import api
 from hpo.runs.repository import open_store
 from hpo.study.sizes import named_sizes, sizes_of_settings
 from search_spaces.names import did_you_mean
+from storage.errors import NotFound
 from storage.records import NewStudy, StudyState
 
 if TYPE_CHECKING:
@@ -155,8 +156,11 @@ class StudyDatabase:
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
         """See :class:`StudySource`; an `hpo worker` of this database runs the study."""
         study = api.parse_study(spec)
-        study.check_new_name()
         with open_store(self._storage) as store:
+            try:
+                store.study(study.name)
+            except NotFound:
+                study.check_new()
             done = store.submit_study(
                 NewStudy(
                     name=study.name,

@@ -93,6 +93,7 @@ class StudyTools:
         Nothing is trained, and neither the study's data nor its program is opened.
         """
         study = api.parse_study(spec)
+        study.check_new()
         budget = study.budget
         return {
             "name": study.name,

@@ -116,7 +116,8 @@ def launch(
     from hpo.runs import api, launches
 
     found = api.find_plan(plan, storage)
-    lies = folder or (Path(plan) if Path(plan).is_dir() else None)
+    given = Path(plan)
+    lies = folder or (given if given.is_dir() else given.parent if given.is_file() else None)
     if found.launcher != "local" and asked["workers"] is None:
         job = api.submit_plan(
             found,

@@ -158,6 +158,7 @@ def check(file: Path, no_timing: bool, as_json: bool) -> None:
     from trainers.workloads.described import WORKLOADS
 
     spec = api.load_study(file)
+    spec.check_new()
     price = None
     described = WORKLOADS.get(spec.workload) if spec.workload in WORKLOADS.built_in else None
     if (described and not described.needs_torch) or importlib.util.find_spec("torch") is not None:

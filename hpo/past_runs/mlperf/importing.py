@@ -106,7 +106,7 @@ def _enter(
         study = store.study(name)
     except NotFound:
         plans, spec = [], _spec(name, results, [])
-        spec.check_new_name()
+        spec.check_new()
         study = store.create_study(
             NewStudy(
                 name=name,

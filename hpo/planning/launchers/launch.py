@@ -84,6 +84,19 @@ def write_plan(
     _write_files(plan, directory, backend, machine, set_aside=True)
 
 
+def prepare_folder(plan: Plan, directory: Path, backend: str) -> None:
+    """Check that a plan can be written to a folder and make room for it there, before the plan is stored.
+
+    Like :func:`write_plan`, it moves the files of a run of another job. Raises :class:`PlanError` if no launch script
+    can be written for the plan with this backend, and :class:`LaunchError` if that run is still writing.
+    """
+    launch_script_of_plan(plan, _machine_of(plan), backend=backend)
+    try:
+        _set_aside_other_job(plan, directory)
+    except OSError as error:
+        raise _not_written(directory, error) from error
+
+
 def _write_files(
     plan: Plan,
     directory: Path,
@@ -104,9 +117,11 @@ def _write_files(
         write_private_text(directory / FILES.job, json_text(plan.job.to_dict(), indent=2) + "\n")
         write_private_text(directory / name, text, executable=True)
     except OSError as error:
-        raise LaunchError(
-            f"cannot write the plan to {directory}: {error}; give another folder"
-        ) from error
+        raise _not_written(directory, error) from error
+
+
+def _not_written(directory: Path, error: OSError) -> LaunchError:
+    return LaunchError(f"cannot write the plan to {directory}: {error}; give another folder")
 
 
 def _set_aside_other_job(plan: Plan, directory: Path) -> None:
@@ -118,7 +133,7 @@ def _set_aside_other_job(plan: Plan, directory: Path) -> None:
     ]
     if not left or _is_job_of(plan, directory / FILES.job):
         return
-    with _only_run(directory):
+    with _only_run(directory, wait_seconds=0.0):
         earlier = (directory / f"earlier-{number}" for number in itertools.count(1))
         folder = make_private_folder(next(each for each in earlier if not each.exists()))
         for path in (*left, directory / PLAN, directory / FILES.job):
@@ -127,15 +142,12 @@ def _set_aside_other_job(plan: Plan, directory: Path) -> None:
 
 
 def _is_job_of(plan: Plan, file: Path) -> bool:
+    """Return whether a file holds the plan's job; its seed, which changes if the study is continued, does not count."""
     try:
-        return json_text(TrainingJob.load(file).to_dict()) == json_text(plan.job.to_dict())
+        held = dataclasses.replace(TrainingJob.load(file), seed=plan.job.seed)
+        return json_text(held.to_dict()) == json_text(plan.job.to_dict())
     except JobError:
         return False
-
-
-def check_launch_script(plan: Plan, backend: str) -> None:
-    """Raise :class:`PlanError` if no launch script can be written for the plan with this backend."""
-    launch_script_of_plan(plan, _machine_of(plan), backend=backend)
 
 
 def choose_launch_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
@@ -372,15 +384,16 @@ def _attempt(
 
 
 @contextlib.contextmanager
-def _only_run(folder: Path) -> Iterator[IO[bytes]]:
+def _only_run(folder: Path, wait_seconds: float | None = None) -> Iterator[IO[bytes]]:
     """Hold the lock of a run's folder; raise :class:`LaunchError` if another run holds it.
 
     The processes of the run inherit the open file and, with it, the lock, which is released when the last of them ends,
-    even if the launcher was killed earlier. The processes of a killed launcher get a moment to end.
+    even if the launcher was killed earlier. The processes of a killed launcher get ``LOCK_SECONDS`` to end, unless
+    ``wait_seconds`` says otherwise.
     """
     with open(folder / LOCK, "ab", opener=open_private) as lock:
         try:
-            lock_file(lock, LOCK_SECONDS)
+            lock_file(lock, LOCK_SECONDS if wait_seconds is None else wait_seconds)
         except BlockingIOError:
             raise LaunchError(
                 f"another run is writing to {folder}; wait for it, stop it, or give another folder"

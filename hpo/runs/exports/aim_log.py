@@ -15,6 +15,7 @@ from typing import Any
 
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
+    is_tracked_whole,
     tracked_curve_values,
     tracked_end,
     tracked_parameters,
@@ -55,7 +56,7 @@ class AimTracker:
     def begin(self, trial: Trial) -> int:
         """Open the trial's run, new or existing, unless it is already complete; a retried trial continues its run."""
         known = self._known(trial)
-        if known.get("ended") == tracked_end(trial):
+        if is_tracked_whole(trial, known):
             return int(known["step"])
         run = self._runs[trial.id] = self._open(known.get("hash"))
         if not known:

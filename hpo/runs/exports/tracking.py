@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,6 +123,16 @@ def tracked_run_key(study: Study, trial: Trial) -> str:
 def tracked_end(trial: Trial) -> str:
     """Return how and when a trial ended, which differs from its earlier end if it has been trained again."""
     return f"{trial.state} after {trial.steps} steps at {trial.finished_at}"
+
+
+def is_tracked_whole(trial: Trial, known: Mapping[str, Any]) -> bool:
+    """Return whether a trial's run was written to its end, according to the ``known`` content of its state file.
+
+    Files of earlier versions say only that the trial had ended, and up to which step it was written.
+    """
+    if known.get("ended") is not True:
+        return known.get("ended") == tracked_end(trial)
+    return trial.state.finished and trial.steps is not None and trial.steps <= known["step"]
 
 
 def tracked_rung_name(spec: StudySpec, trial: Trial) -> str:

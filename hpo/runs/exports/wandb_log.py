@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     TrackerWarning,
+    is_tracked_whole,
     tracked_curve_values,
     tracked_end,
     tracked_parameters,
@@ -68,7 +69,7 @@ class WandbTracker:
     def begin(self, trial: Trial) -> int:
         """Open the trial's run, new or existing, unless it is already complete; a retried trial continues its run."""
         known = self._known(trial)
-        if known.get("ended") == tracked_end(trial):
+        if is_tracked_whole(trial, known):
             return int(known["step"])
         run = self._runs[trial.id] = self._open(trial)
         return max(int(known.get("step", 0)), int(run.starting_step) - 1, 0)

@@ -25,7 +25,7 @@ from fastapi import APIRouter, Body, Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from hpo.errors import PlanError
-from hpo.planning.launchers.launch import check_launch_script, choose_launch_backend, write_plan
+from hpo.planning.launchers.launch import choose_launch_backend, prepare_folder, write_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.planning.request import PlanRequest
 from hpo.planning.timing.costs import MAY_BE_0, workload_cost_names
@@ -327,11 +327,11 @@ def _make(
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
     chosen = choose_launch_backend(backend, made.launcher, made.job.workload)
-    check_launch_script(
-        made, chosen
+    folder = context.config.folder.absolute() / "plans" / folder_name(made)
+    prepare_folder(
+        made, folder, chosen
     )  # before anything is stored: a refused request leaves nothing behind
     stored = repository.keep_forecast(store, forecast)
-    folder = context.config.folder.absolute() / "plans" / folder_name(made)
     kept = repository.keep_plan(store, stored, made, folder, chosen)
     store.add_event(
         study.id,

@@ -31,6 +31,7 @@ from hpo.service.routes.common import After, Limit, Words, error_responses
 from hpo.service.study_facts import StudyFacts, study_facts
 from hpo.study.sizes import named_sizes, points
 from hpo.study.spec import parse_study
+from storage.errors import NotFound
 from storage.records import NewStudy, Study, StudyState
 from storage.store import Store
 
@@ -152,6 +153,10 @@ def submit(
             f"priority must be at most {limits.priority} without the scope admin, but got "
             f"{body.priority}",
         )
+    try:
+        store.study(spec.name)
+    except NotFound:
+        spec.check_new()
     _check_queue(context, store, who.owner, spec)
     submitted = store.submit_study(
         NewStudy(

@@ -202,6 +202,19 @@ class LadderSampler:
         """Register an unfinished trial from an earlier run, so that its rung counts as already started."""
         self._started.add(trial.global_batch_size)
 
+    def queue_rest_of(self, before: Sampler, trials: Sequence[Trial]) -> None:
+        """Queue the first settings of the rungs that ``before``, the sampler replaced by this one, had started, except
+        those of ``trials``, which may be running in other processes.
+        """
+        if not isinstance(before, LadderSampler):
+            return
+        for batch in self._started & before._started:
+            taken = [trial.settings for trial in trials if trial.global_batch_size == batch]
+            for queued in before._rungs[batch].get_trials(deepcopy=False):
+                values = queued.system_attrs.get("fixed_params")
+                if values is not None and not any(values.items() <= each.items() for each in taken):
+                    self._rungs[batch].enqueue_trial(values, skip_if_exists=True)
+
     def forget(self, ticket: int, global_batch_size: int) -> None:
         """Discard a suggestion."""
         import optuna

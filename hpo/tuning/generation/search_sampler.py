@@ -15,7 +15,7 @@ from typing import Any
 
 from hpo.extrapolation.evidence.stored import tuned_settings_of_space
 from hpo.study.spec import StudySpec
-from hpo.tuning.generation.samplers import Curve, LadderSampler, no_curve
+from hpo.tuning.generation.samplers import Curve, LadderSampler, Sampler, no_curve
 from hpo.tuning.generation.search import SHARED_EXPONENT, SearchStep, SeenTraining, SettingsSearch
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import described_optimizer
@@ -108,6 +108,11 @@ class ForecastSampler:
     def began(self, trial: Trial) -> None:
         """Register an unfinished trial from an earlier run."""
         self._inner.began(trial)
+
+    def queue_rest_of(self, before: Sampler, trials: Sequence[Trial]) -> None:
+        """Queue the first settings that TPE had queued in the sampler ``before``, except those of ``trials``."""
+        if isinstance(before, ForecastSampler):
+            self._inner.queue_rest_of(before._inner, trials)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
         """Discard a suggestion."""

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainers.job import TrainingJob
-from trainers.report import ConvergencePoint, ReportFile, TrainingStart, read_points
+from trainers.report import (
+    ConvergencePoint,
+    ReportFile,
+    TrainingStart,
+    read_points,
+    read_starts,
+)
 from trainers.workloads import check_own_settings, load_workload
 from trainers.workloads.program.task import ProgramWorkload
 from trainers.workloads.program.training import ProgramPlace, ProgramTraining
@@ -102,8 +108,18 @@ def _follow(
                 report.start(step, start)
                 begun, attempt = True, training.begun_anew
             report.point(point)
+    _add_missing_start(job, training.resumed, report, place)
     report.outcome(training.outcome)
     return True
+
+
+def _add_missing_start(
+    job: TrainingJob, resumed: Sequence[ConvergencePoint], report: ReportFile, place: ProgramPlace
+) -> None:
+    """Add a start to a report without one: earlier starts may have ended before an evaluation was copied."""
+    if not (report.path.exists() and read_starts(report.path)):
+        start = TrainingStart(0, place.workers, place.nodes, job.digest(), job.seed)
+        report.start(resumed[-1].step if resumed else 0, start)
 
 
 def _add_resumed(resumed: Sequence[ConvergencePoint], report: ReportFile) -> None:
