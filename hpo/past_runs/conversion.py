@@ -384,11 +384,11 @@ def _points(said: _Said, batch: int, options: ImportOptions) -> list[Convergence
             step=step,
             samples=round(epochs * samples),
             epochs=epochs,
-            seconds=max(0.0, reading.seconds or 0.0),
+            seconds=max(0.0, float(reading.seconds or 0.0)),
             train_loss=others["train_loss"].get(reading.step, math.nan),
             loss=others["loss"].get(reading.step, math.nan),
-            metric=reading.value,
-            learning_rate=others["learning_rate"].get(reading.step, rate),
+            metric=float(reading.value),
+            learning_rate=others["learning_rate"].get(reading.step, float(rate)),
             global_batch_size=batch,
         )
     return [points[step] for step in sorted(points)]
@@ -402,7 +402,7 @@ def _train_samples(options: ImportOptions) -> int:
 
 def _by_step(said: _Said, name: str) -> dict[float, float]:
     """Return the curve of one name by step; a value that was logged again replaces the earlier one."""
-    return {reading.step: reading.value for reading in said.curves.get(name, ())}
+    return {reading.step: float(reading.value) for reading in said.curves.get(name, ())}
 
 
 def _epochs_by_step(said: _Said, batch: int, options: ImportOptions) -> Callable[[float], float]:

@@ -41,6 +41,10 @@ def url(tmp_path_factory):
     runs=st.lists(st.tuples(RUN, st.lists(READING, max_size=4)), min_size=1, max_size=3),
     samples=st.sampled_from([320, 1, 10**12]),
 )
+@example(
+    runs=[({"learning_rate": 1, "global_batch_size": 1}, [Reading(1, 2**63, 0), Reading(2, 3, 1)])],
+    samples=320,
+)
 def test_whatever_past_runs_say_what_is_stored_is_sound(url, runs, samples):
     given_runs = [
         PastRun(label=str(next(numbers)), values=values, curves={"top1": curve}, status="finished")
