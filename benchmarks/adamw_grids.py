@@ -26,10 +26,11 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import least_squares
 
 from benchmarks.extrapolation.learn import learn_adam
+from benchmarks.pooled_beliefs import names
 from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.priors import LawPriors, names
+from hpo.extrapolation.laws.priors import LawPriors
 
 Array = NDArray[np.float64]
 

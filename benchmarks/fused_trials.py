@@ -33,12 +33,12 @@ class Digits(ResNetWorkload):
 
     def __init__(self, network: Callable[[], nn.Module] | None) -> None:
         super().__init__({"source": "digits"})
-        self._network = network
+        self._custom = network
         self.evaluation_samples = 1
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """Return the network, or the workload's own."""
-        return self._network() if self._network else super().build_model(settings)
+        return self._custom() if self._custom else super().build_model(settings)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
         """Cross entropy."""
