@@ -40,7 +40,7 @@ class StudyFacts:
 def study_facts(text: str) -> StudyFacts:
     """Return the facts of a stored study's file."""
     try:
-        spec = parse_study(text)
+        spec = parse_study(text, stored=True)
     except SpecError:
         return StudyFacts()
     return StudyFacts(

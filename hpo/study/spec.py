@@ -21,6 +21,7 @@ from pydantic import (
     PlainValidator,
     PrivateAttr,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     model_validator,
 )
@@ -73,6 +74,10 @@ informative.
 """
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 """The maximum number of trials, and the default number of epochs per trial, for a search that stops by itself."""
+
+
+def _parse_trackers(values: Any, info: ValidationInfo) -> tuple[TrackerChoice, ...]:
+    return parse_trackers(values, stored=bool((info.context or {}).get("stored")))
 
 
 class FullScale(Section):
@@ -207,7 +212,7 @@ class StudySpec(Section):
     sampler: Annotated[str, AfterValidator(check_sampler)] = LADDER_SAMPLER
     trackers: Annotated[
         tuple[TrackerChoice, ...],
-        PlainValidator(parse_trackers),
+        PlainValidator(_parse_trackers),
         PlainSerializer(lambda chosen: [each.to_plain() for each in chosen]),
     ] = ()
 
@@ -359,7 +364,8 @@ class StudySpec(Section):
         word = (
             name if re.fullmatch(r"[A-Za-z][\w-]*", name) else json.dumps(name, ensure_ascii=False)
         )
-        wanted = StudySpec.from_dict({**self.to_dict(), "name": name})
+        values = yaml_text.YamlDocument({**self.to_dict(), "name": name})
+        wanted = _validated(values, None, stored=True)
         wanted.check_new_name()
         line = None if self._document is None else self._document.line(("name",))
         if self._text is not None and line is not None:
@@ -371,12 +377,12 @@ class StudySpec(Section):
                 flags=re.DOTALL,
             )
             try:
-                changed = parse_study("".join(lines), folder=self._folder)
+                changed = parse_study("".join(lines), folder=self._folder, stored=True)
             except SpecError:
                 changed = None
             if changed == wanted:
                 return changed
-        return parse_study(wanted.to_yaml(), folder=self._folder)
+        return parse_study(wanted.to_yaml(), folder=self._folder, stored=True)
 
     def check_new(self) -> None:
         """Raise :class:`SpecError` if no new study may be this one, with every reason; a stored study may be it."""
@@ -504,12 +510,16 @@ def load_study(path: str | Path) -> StudySpec:
 
 
 def parse_study(
-    text: str, path: str | Path | None = None, *, folder: str | Path | None = None
+    text: str,
+    path: str | Path | None = None,
+    *,
+    folder: str | Path | None = None,
+    stored: bool = False,
 ) -> StudySpec:
     """Read the study in a YAML text.
 
     ``path`` is the file to name in errors. ``folder`` holds the study's own modules and data (default: the folder of
-    ``path``).
+    ``path``). A ``stored`` study may name trackers that are missing here, because its trials do not depend on them.
     """
     place = None if path is None else str(path)
     if folder is None and path is not None:
@@ -517,7 +527,7 @@ def parse_study(
     document = yaml_text.read(text)
     if document.value is None and not document.faults:
         document.faults.append(SpecFault("a study file must hold a study, but got an empty file"))
-    spec = _validated(document, place)
+    spec = _validated(document, place, stored=stored)
     spec._text, spec._folder = text, None if folder is None else str(Path(folder).absolute())
     return spec
 
@@ -570,7 +580,9 @@ def check_study_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, mem
         raise spec.error(message, *location)
 
 
-def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
+def _validated(
+    document: yaml_text.YamlDocument, path: str | None, *, stored: bool = False
+) -> StudySpec:
     faults = list(document.faults)
     spec = None
     if not isinstance(document.value, dict):
@@ -583,7 +595,7 @@ def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
             )
         raise SpecError(faults, path=path)
     try:
-        spec = StudySpec.model_validate(document.value)
+        spec = StudySpec.model_validate(document.value, context={"stored": stored})
     except ValidationError as error:
         for location, message in study_faults.explain_fault(error, StudySpec):
             faults.append(SpecFault(message, document.line(location), _dotted(location)))

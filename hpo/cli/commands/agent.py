@@ -73,7 +73,7 @@ def agent(
     with Client(server, token) as client:
         study_of_server = client.study(study)
         # an unknown name must raise an error before any waiting
-        resources = parse_study(study_of_server.status().document["spec"]).resources
+        resources = parse_study(study_of_server.status().document["spec"], stored=True).resources
         if resources.nodes > 1:
             raise TuningError(
                 f"an agent trains on one node, but trials of study {study!r} take "
