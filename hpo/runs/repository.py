@@ -29,7 +29,7 @@ from hpo.runs.ramp import noise_course
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.study import yaml_text
 from hpo.study.jobs import said_train_samples, search_path, training_job, workload_data
-from hpo.study.spec import StudySpec, parse_study
+from hpo.study.spec import StudySpec, parse_stored_study
 from search_spaces.settings import TrainingSettings
 from storage import records
 from storage.errors import DamagedRow, LeaseLost, NotFound, StoreError
@@ -109,7 +109,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
 
 def stored_spec(study: Study) -> StudySpec:
     """Return a stored study's specification, with the folder of its modules and data. Raises :class:`SpecError`."""
-    return parse_study(study.spec, folder=study.folder or None, stored=True)
+    return parse_stored_study(study.spec, folder=study.folder or None)
 
 
 def compared_spec(study: Study, spec: StudySpec) -> StudySpec:
@@ -124,10 +124,9 @@ def compared_spec(study: Study, spec: StudySpec) -> StudySpec:
         if not isinstance(values, dict) or values.get("sampler", spec.sampler) == spec.sampler:
             raise
         try:
-            return parse_study(
+            return parse_stored_study(
                 yaml_text.write({**values, "sampler": spec.sampler}),
                 folder=study.folder or None,
-                stored=True,
             )
         except SpecError:
             raise error from None

@@ -377,12 +377,12 @@ class StudySpec(Section):
                 flags=re.DOTALL,
             )
             try:
-                changed = parse_study("".join(lines), folder=self._folder, stored=True)
+                changed = parse_stored_study("".join(lines), folder=self._folder)
             except SpecError:
                 changed = None
             if changed == wanted:
                 return changed
-        return parse_study(wanted.to_yaml(), folder=self._folder, stored=True)
+        return parse_stored_study(wanted.to_yaml(), folder=self._folder)
 
     def check_new(self) -> None:
         """Raise :class:`SpecError` if no new study may be this one, with every reason; a stored study may be it."""
@@ -510,17 +510,27 @@ def load_study(path: str | Path) -> StudySpec:
 
 
 def parse_study(
-    text: str,
-    path: str | Path | None = None,
-    *,
-    folder: str | Path | None = None,
-    stored: bool = False,
+    text: str, path: str | Path | None = None, *, folder: str | Path | None = None
 ) -> StudySpec:
     """Read the study in a YAML text.
 
     ``path`` is the file to name in errors. ``folder`` holds the study's own modules and data (default: the folder of
-    ``path``). A ``stored`` study may name trackers that are missing here, because its trials do not depend on them.
+    ``path``).
     """
+    return _parsed(text, path, folder)
+
+
+def parse_stored_study(text: str, *, folder: str | Path | None = None) -> StudySpec:
+    """Read a study that is stored, which may name trackers that are missing here: its trials do not depend on them.
+
+    ``folder`` is as in :func:`parse_study`.
+    """
+    return _parsed(text, None, folder, stored=True)
+
+
+def _parsed(
+    text: str, path: str | Path | None, folder: str | Path | None, *, stored: bool = False
+) -> StudySpec:
     place = None if path is None else str(path)
     if folder is None and path is not None:
         folder = Path(path).resolve().parent

@@ -98,7 +98,7 @@ def optuna(
 ) -> None:
     """Write a STUDY, or all studies, to an Optuna database, which optuna-dashboard can open."""
     from hpo.runs.exports.optuna_database import write_optuna
-    from hpo.study.spec import parse_study
+    from hpo.study.spec import parse_stored_study
     from storage.store import Store
 
     with store_errors(), Store.open(storage, create=False) as store:
@@ -107,7 +107,7 @@ def optuna(
             write_optuna(
                 store,
                 each,
-                parse_study(each.spec, stored=True),
+                parse_stored_study(each.spec),
                 url,
                 replace=replace,
                 global_batch_size=batch,
