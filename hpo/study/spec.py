@@ -76,7 +76,8 @@ MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 """The maximum number of trials, and the default number of epochs per trial, for a search that stops by itself."""
 
 
-def _parse_trackers(values: Any, info: ValidationInfo) -> tuple[TrackerChoice, ...]:
+def parse_study_trackers(values: Any, info: ValidationInfo) -> tuple[TrackerChoice, ...]:
+    """Parse the list of trackers of a study, which is less strict for a stored study (:func:`parse_trackers`)."""
     return parse_trackers(values, stored=bool((info.context or {}).get("stored")))
 
 
@@ -212,7 +213,7 @@ class StudySpec(Section):
     sampler: Annotated[str, AfterValidator(check_sampler)] = LADDER_SAMPLER
     trackers: Annotated[
         tuple[TrackerChoice, ...],
-        PlainValidator(_parse_trackers),
+        PlainValidator(parse_study_trackers),
         PlainSerializer(lambda chosen: [each.to_plain() for each in chosen]),
     ] = ()
 
