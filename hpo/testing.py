@@ -39,7 +39,7 @@ from hpo.planning.plan import Plan
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.samplers import make_sampler
-from search_spaces.own_settings import OwnSetting
+from search_spaces.own_settings import OwnSetting, is_finite_number
 from search_spaces.plugins import load_attribute
 from search_spaces.settings import TrainingSettings, names
 from search_spaces.techniques import OF_LOOP, TECHNIQUES, Technique
@@ -529,5 +529,13 @@ def other_value(setting: OwnSetting) -> Any:
         return next(choice for choice in setting.choices if choice != setting.default)
     if setting.range is None:
         return not setting.default
-    tried = (3, 4, 2, 1) if setting.whole else (1.5, 0.5, 0.25, 3.0)
-    return next(each for each in tried if each in setting.range and each != setting.default)
+    bounds, whole = setting.range, setting.whole
+    ends: tuple[Any, ...] = (setting.default, bounds.low, bounds.high)
+    known = [each for each in ends if is_finite_number(each)]
+    usual = (3, 4, 2, 1) if whole else (1.5, 0.5, 0.25, 3.0)
+    beside: list[Any] = (  # for a range that holds none of the usual ones
+        [int(each) + step for each in known for step in (1, 0, -1)]
+        if whole
+        else [(one + other) / 2 for one in known for other in (*known, 2 * one)]
+    )
+    return next(each for each in (*usual, *beside) if each in bounds and each != setting.default)

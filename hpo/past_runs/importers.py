@@ -6,6 +6,7 @@ and final states.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,26 @@ from search_spaces.plugins import PluginRegistry, plugin_instance_of
 
 OTHER = "mlperf"
 """The command of ``hpo import`` that reads outcomes instead of runs; no importer may use this name."""
+
+
+COMMON = frozenset(
+    {
+        "source",
+        "study",
+        "map",
+        "mapping",
+        "state",
+        "states",
+        "axis",
+        "train_samples",
+        "dry_run",
+        "storage",
+        "json",
+        "as_json",
+        "help",
+    }
+)
+"""The arguments and options that ``hpo import`` adds to every importer, which no importer may have itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +73,17 @@ class ImporterDescription:
 def _accepted(name: str, found: object) -> ImporterDescription:
     if name == OTHER:
         raise ValueError(f"{OTHER} is a command of hpo import itself; give it another name")
-    return plugin_instance_of(ImporterDescription)(name, found)
+    described = plugin_instance_of(ImporterDescription)(name, found)
+    for option in described.options:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", option):
+            raise ValueError(
+                f"an option must be lowercase letters, digits and underscores, but got {option!r}"
+            )
+        if option in COMMON:
+            raise ValueError(
+                f"its option {option} is one that all importers have; give it another name"
+            )
+    return described
 
 
 IMPORTERS: PluginRegistry[ImporterDescription] = PluginRegistry(

@@ -15,7 +15,7 @@ from hpo.study.sizes import SAMPLES, points, sizes_in_words
 from hpo.study.spec import StudySpec, check_study_constraints, check_study_target
 from search_spaces.settings import TrainingSettings
 from trainers.errors import TrainerError
-from trainers.workloads.described import WORKLOADS
+from trainers.workloads.described import described_workload
 
 if TYPE_CHECKING:
     from trainers.workloads import AnyWorkload
@@ -38,8 +38,9 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
         workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "data") from error
-    described = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
-    read = [name for name in spec.sizes if name not in (*described, SAMPLES)]
+    described = described_workload(spec.workload)
+    grows = () if described is None else described.grows
+    read = [name for name in spec.sizes if name not in (*grows, SAMPLES)]
     for point in points(spec) if spec.sizes else []:
         sized = {**data, **sizes_of_model(spec, point)}
         try:
@@ -55,9 +56,8 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
 
 def trainings_tell_memory(spec: StudySpec) -> bool:
     """Return whether trials report their memory use: PyTorch trials do, and so do programs that measure it."""
-    return (
-        spec.workload not in WORKLOADS or WORKLOADS[spec.workload].needs_torch or bool(spec.program)
-    )
+    described = described_workload(spec.workload)
+    return described is None or described.needs_torch or bool(spec.program)
 
 
 def check_full_scale(spec: StudySpec) -> None:

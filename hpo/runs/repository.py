@@ -14,6 +14,7 @@ from typing import Any
 from hpo.errors import (
     LaunchError,
     PlanError,
+    SpecError,
     StorageUnavailableError,
     StudyNotFoundError,
     TuningError,
@@ -26,8 +27,9 @@ from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
+from hpo.study import yaml_text
 from hpo.study.jobs import said_train_samples, search_path, training_job, workload_data
-from hpo.study.spec import StudySpec, parse_study
+from hpo.study.spec import StudySpec, parse_stored_study
 from search_spaces.settings import TrainingSettings
 from storage import records
 from storage.errors import DamagedRow, LeaseLost, NotFound, StoreError
@@ -93,7 +95,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
                 budget_trials=spec.budget.asked_trials,
             )
         )
-    before = spec if study.spec == spec.text else stored_spec(study)
+    before = spec if study.spec == spec.text else compared_spec(study, spec)
     for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):
         if old != new:
             raise spec.error(
@@ -107,7 +109,27 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
 
 def stored_spec(study: Study) -> StudySpec:
     """Return a stored study's specification, with the folder of its modules and data. Raises :class:`SpecError`."""
-    return parse_study(study.spec, folder=study.folder or None)
+    return parse_stored_study(study.spec, folder=study.folder or None)
+
+
+def compared_spec(study: Study, spec: StudySpec) -> StudySpec:
+    """Return a stored study's specification to compare with the one that continues it.
+
+    Its sampler, which may change, may be missing here; that of ``spec`` then takes its place.
+    """
+    try:
+        return stored_spec(study)
+    except SpecError as error:
+        values = yaml_text.read(study.spec).value
+        if not isinstance(values, dict) or values.get("sampler", spec.sampler) == spec.sampler:
+            raise
+        try:
+            return parse_stored_study(
+                yaml_text.write({**values, "sampler": spec.sampler}),
+                folder=study.folder or None,
+            )
+        except SpecError:
+            raise error from None
 
 
 def stored_job(study: Study, trial: Trial) -> TrainingJob:

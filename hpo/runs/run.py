@@ -36,7 +36,7 @@ from hpo.runs.price import study_price
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
 from hpo.runs.race import run_race_plan as run_plan_of_race
-from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store, stored_spec
+from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, compared_spec, open_store
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_changes import retry_message, starts_otherwise
 from hpo.runs.study_forecast import direct_search, forecast, with_forecast
@@ -483,7 +483,7 @@ def run_study(
         held = stack.enter_context(
             HeldLease(store, take_lease(store, study), on_warning=progress.message)
         )
-        if retry_failed or starts_otherwise(stored_spec(study).to_dict(), spec.to_dict()):
+        if retry_failed or starts_otherwise(compared_spec(study, spec).to_dict(), spec.to_dict()):
             again = held.store.retry_failed(study.id)
             if again:
                 held.event("retried", retry_message(again))

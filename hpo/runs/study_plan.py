@@ -41,6 +41,7 @@ from hpo.planning.timing.costs import given_or_measured_cost
 from hpo.planning.timing.failures import NodeFailures
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_forecast import forecast, forecast_at, kept_constraints
+from hpo.study.jobs import check_sizes_known
 from hpo.study.spec import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import PlanKind, Throughput
@@ -76,7 +77,11 @@ def make_plan(
 def choose_plan(
     made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = ()
 ) -> tuple[StudyForecast, Plan]:
-    """Return the best plan with its ``notes``, and the forecast at its batch size."""
+    """Return the best plan with its ``notes``, and the forecast at its batch size.
+
+    Raises :class:`SpecError` if the model's sizes cannot be set without the plug-in with the study's workload.
+    """
+    check_sizes_known(made.spec)
     machine, nodes, workers = asked.machine or "local", asked.nodes, asked.workers
     target = machine if isinstance(machine, Machine) else load_machine(machine)
     if (

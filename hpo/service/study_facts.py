@@ -9,7 +9,7 @@ from typing import Any
 
 from hpo.errors import SpecError
 from hpo.study.sizes import Point, full_scale_sizes, named_sizes, sizes_in_settings
-from hpo.study.spec import parse_study
+from hpo.study.spec import parse_stored_study
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class StudyFacts:
 def study_facts(text: str) -> StudyFacts:
     """Return the facts of a stored study's file."""
     try:
-        spec = parse_study(text)
+        spec = parse_stored_study(text)
     except SpecError:
         return StudyFacts()
     return StudyFacts(

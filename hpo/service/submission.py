@@ -7,7 +7,6 @@ links may have changed since.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
@@ -26,8 +25,7 @@ from hpo.service.config import ServerConfig, ServiceLimits
 from hpo.study.faults import dotted_location, shown_value
 from hpo.study.spec import StudySpec, check_study_constraints, check_study_target, parse_study
 from search_spaces.names import did_you_mean
-from search_spaces.plugins import PluginError
-from trainers.workloads.described import WORKLOADS, WorkloadDescription
+from trainers.workloads.described import WORKLOADS, described_workload
 
 PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
 METRICS_SECONDS = 60.0
@@ -80,7 +78,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
             f"there is no workload {shown_value(spec.workload)}{WORKLOADS.explain(spec.workload)}",
         )
     yield from faults_of_submitted_data(spec.data, config.data_folders)
-    for option in described.writes if (described := _described(spec)) else ():
+    for option in described.writes if (described := described_workload(spec.workload)) else ():
         if option in spec.data:
             yield (
                 ("data", option),
@@ -135,7 +133,7 @@ def _faults_of_size(
             " evaluations of all trials",
         ),
     ]
-    described = _described(spec)
+    described = described_workload(spec.workload)
     for demand in (
         described.demands(data, budget.epochs_per_trial, min(spec.ladder)) if described else ()
     ):
@@ -147,13 +145,6 @@ def _faults_of_size(
                 f"{dotted_location(location)} must ask for at most {most:,}{what} on this server, "
                 f"but got {value:,.12g}",
             )
-
-
-def _described(spec: StudySpec) -> WorkloadDescription | None:
-    """Return the description of the study's workload; None if that is an imported class or a faulty plug-in."""
-    with contextlib.suppress(PluginError):
-        return WORKLOADS.get(spec.workload)
-    return None
 
 
 def faults_of_submitted_data(

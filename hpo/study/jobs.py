@@ -9,9 +9,11 @@ from urllib.parse import quote
 
 from hpo.study.sizes import Point, full_scale_sizes, length_share, sizes_of_settings
 from hpo.study.spec import StudySpec
+from search_spaces.plugins import PluginError
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques.parametrizations import MODEL_SIZES
 from trainers.job import LENGTH, TrainingJob
-from trainers.workloads.described import WORKLOADS
+from trainers.workloads.described import WORKLOADS, described_workload
 
 
 def search_path(spec: StudySpec) -> str:
@@ -42,10 +44,26 @@ def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
     """Return the sizes that are options in the workload's ``data``; custom classes and programs read their sizes as
     settings.
     """
-    if spec.workload not in WORKLOADS:
+    described = described_workload(spec.workload)
+    if described is None:
         return {}
-    described = WORKLOADS[spec.workload]
     return {described.size_option(name): size for name, size in point if name in described.grows}
+
+
+def check_sizes_known(spec: StudySpec) -> None:
+    """Raise :class:`SpecError` if a job of the study would lack its model's sizes, because the plug-in with its
+    workload is missing here or cannot be used.
+    """
+    if not any(name in MODEL_SIZES for name in spec.sizes) or ":" in spec.workload:
+        return
+    try:
+        WORKLOADS[spec.workload]
+    except (KeyError, PluginError) as error:
+        reason = error if isinstance(error, PluginError) else "it is not installed here"
+        raise spec.error(
+            f"the workload {spec.workload!r}, whose sizes the ladder varies, cannot be used: {reason}",
+            "workload",
+        ) from error
 
 
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
@@ -81,7 +99,8 @@ def training_job(
     if spec.sizes:
         point = sizes_of_settings(spec, settings.own)
         data |= sizes_of_model(spec, point)
-        of_model = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
+        described = described_workload(spec.workload)
+        of_model = () if described is None else described.grows
         kept = {name: value for name, value in settings.own.items() if name not in dict(point)}
         read = {name: size for name, size in point if name not in of_model and name != LENGTH}
         settings = dataclasses.replace(settings, own={**kept, **read})

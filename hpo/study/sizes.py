@@ -25,7 +25,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from trainers.errors import WorkloadError
 from trainers.job import LENGTH
-from trainers.workloads.described import WORKLOADS
+from trainers.workloads.described import described_workload, workloads_that_grow
 from trainers.workloads.program.formula import parse_cost
 
 Point: TypeAlias = tuple[tuple[str, int], ...]
@@ -218,7 +218,8 @@ def cost_share_of_sizes(spec: StudyWithSizes, point: Point) -> float:
     workload's operation counts if they are known (:mod:`trainers.workloads.described`).
     """
     workload = str(getattr(spec, "workload", ""))
-    counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
+    described = described_workload(workload)
+    counted = None if described is None else described.sample_flops
     if counted is None:
         return relative_cost(point, spec) / relative_cost(full_scale_sizes(spec), spec)
     data = dict(getattr(spec, "data", {}))
@@ -338,7 +339,7 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
 
 
 def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:
-    known = WORKLOADS.get(spec.workload)
+    known = described_workload(spec.workload)
     option = name if known is None else known.size_option(name)
     if option in spec.data:
         yield (
@@ -360,9 +361,8 @@ def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Locatio
                 f"the command must contain {{{name}}}, which varies over the ladder, but it "
                 f"does not; add it",
             )
-    elif spec.workload in WORKLOADS and name not in WORKLOADS[spec.workload].grows:
-        knows = WORKLOADS[spec.workload].grows
-        others = [each for each, described in WORKLOADS.items() if name in described.grows]
+    elif known is not None and name not in known.grows:
+        knows, others = known.grows, workloads_that_grow(name)
         yield (
             ("ladder",),
             f"workload {spec.workload!r} has no option {name}"
@@ -454,7 +454,7 @@ def _kept_as(name: str) -> str:
 
 
 def _in_data(spec: FittingStudy, name: str) -> str:
-    known = WORKLOADS.get(spec.workload)
+    known = described_workload(spec.workload)
     if known is None or name not in known.grows:
         return ""
     return f" and give data: {{{known.size_option(name)}: ...}}"

@@ -21,6 +21,7 @@ from pydantic import (
     PlainValidator,
     PrivateAttr,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     model_validator,
 )
@@ -73,6 +74,11 @@ informative.
 """
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 """The maximum number of trials, and the default number of epochs per trial, for a search that stops by itself."""
+
+
+def parse_study_trackers(values: Any, info: ValidationInfo) -> tuple[TrackerChoice, ...]:
+    """Parse the list of trackers of a study, which is less strict for a stored study (:func:`parse_trackers`)."""
+    return parse_trackers(values, stored=bool((info.context or {}).get("stored")))
 
 
 class FullScale(Section):
@@ -207,7 +213,7 @@ class StudySpec(Section):
     sampler: Annotated[str, AfterValidator(check_sampler)] = LADDER_SAMPLER
     trackers: Annotated[
         tuple[TrackerChoice, ...],
-        PlainValidator(parse_trackers),
+        PlainValidator(parse_study_trackers),
         PlainSerializer(lambda chosen: [each.to_plain() for each in chosen]),
     ] = ()
 
@@ -359,7 +365,8 @@ class StudySpec(Section):
         word = (
             name if re.fullmatch(r"[A-Za-z][\w-]*", name) else json.dumps(name, ensure_ascii=False)
         )
-        wanted = StudySpec.from_dict({**self.to_dict(), "name": name})
+        values = yaml_text.YamlDocument({**self.to_dict(), "name": name})
+        wanted = _validated(values, None, stored=True)
         wanted.check_new_name()
         line = None if self._document is None else self._document.line(("name",))
         if self._text is not None and line is not None:
@@ -371,12 +378,12 @@ class StudySpec(Section):
                 flags=re.DOTALL,
             )
             try:
-                changed = parse_study("".join(lines), folder=self._folder)
+                changed = parse_stored_study("".join(lines), folder=self._folder)
             except SpecError:
                 changed = None
             if changed == wanted:
                 return changed
-        return parse_study(wanted.to_yaml(), folder=self._folder)
+        return parse_stored_study(wanted.to_yaml(), folder=self._folder)
 
     def check_new(self) -> None:
         """Raise :class:`SpecError` if no new study may be this one, with every reason; a stored study may be it."""
@@ -511,13 +518,27 @@ def parse_study(
     ``path`` is the file to name in errors. ``folder`` holds the study's own modules and data (default: the folder of
     ``path``).
     """
+    return _parsed(text, path, folder)
+
+
+def parse_stored_study(text: str, *, folder: str | Path | None = None) -> StudySpec:
+    """Read a study that is stored, which may name trackers that are missing here: its trials do not depend on them.
+
+    ``folder`` is as in :func:`parse_study`.
+    """
+    return _parsed(text, None, folder, stored=True)
+
+
+def _parsed(
+    text: str, path: str | Path | None, folder: str | Path | None, *, stored: bool = False
+) -> StudySpec:
     place = None if path is None else str(path)
     if folder is None and path is not None:
         folder = Path(path).resolve().parent
     document = yaml_text.read(text)
     if document.value is None and not document.faults:
         document.faults.append(SpecFault("a study file must hold a study, but got an empty file"))
-    spec = _validated(document, place)
+    spec = _validated(document, place, stored=stored)
     spec._text, spec._folder = text, None if folder is None else str(Path(folder).absolute())
     return spec
 
@@ -570,7 +591,9 @@ def check_study_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, mem
         raise spec.error(message, *location)
 
 
-def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
+def _validated(
+    document: yaml_text.YamlDocument, path: str | None, *, stored: bool = False
+) -> StudySpec:
     faults = list(document.faults)
     spec = None
     if not isinstance(document.value, dict):
@@ -583,7 +606,7 @@ def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
             )
         raise SpecError(faults, path=path)
     try:
-        spec = StudySpec.model_validate(document.value)
+        spec = StudySpec.model_validate(document.value, context={"stored": stored})
     except ValidationError as error:
         for location, message in study_faults.explain_fault(error, StudySpec):
             faults.append(SpecFault(message, document.line(location), _dotted(location)))

@@ -104,13 +104,18 @@ class TrackerChoice:
         return {self.name: dict(self.settings)} if self.settings else self.name
 
 
-def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
-    """Parse the list of trackers in a study file; raise ValueError if there is a fault in it."""
+def parse_trackers(values: Any, *, stored: bool = False) -> tuple[TrackerChoice, ...]:
+    """Parse the list of trackers in a study file; raise ValueError if there is a fault in it.
+
+    A ``stored`` study may name trackers whose package is missing here or has changed since.
+    """
     if not isinstance(values, list | tuple):
         raise ValueError(
             f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown_value(values)}"
         )
-    found = [each if isinstance(each, TrackerChoice) else _choice(each) for each in values]
+    found = [
+        each if isinstance(each, TrackerChoice) else _choice(each, stored=stored) for each in values
+    ]
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
@@ -130,6 +135,15 @@ def check_tracker_names(names: Sequence[str]) -> None:
             )
 
 
+def described_tracker(name: str) -> TrackerDescription:
+    """Return the description of a tracker; raise ValueError if it is unknown or its plug-in cannot be used."""
+    check_tracker_names([name])
+    try:
+        return TRACKERS[name]
+    except PluginError as error:
+        raise ValueError(f"{shown_value(name)} cannot be used: {error}") from error
+
+
 def trackers_allowed_here(
     chosen: Sequence[TrackerChoice], names: Sequence[str]
 ) -> tuple[list[TrackerChoice], list[str]]:
@@ -140,11 +154,17 @@ def trackers_allowed_here(
     """
     found, refused = [], []
     for each in chosen:
-        places = [key for key in each.settings if key in TRACKERS[each.name].places]
         if each.name not in names:
             allowed = f"those that its operator allows: {', '.join(names)}" if names else "none"
             refused.append(f"tracker {each.name}: this worker writes to {allowed}")
-        elif places:
+            continue
+        try:
+            described = described_tracker(each.name)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        places = [key for key in each.settings if key in described.places]
+        if places:
             refused.append(
                 f"tracker {each.name}: on this worker the operator decides where it writes, "
                 f"but the study gives {', '.join(places)}; leave it out"
@@ -158,22 +178,21 @@ def trackers_allowed_here(
     ]
 
 
-def _choice(value: Any) -> TrackerChoice:
+def _choice(value: Any, *, stored: bool) -> TrackerChoice:
     name: Any = value
     settings: Any = {}
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, settings),) = value.items()
         settings = {} if settings is None else settings
+    if stored and isinstance(name, str) and isinstance(settings, Mapping):
+        return TrackerChoice(name, dict(settings))
     *names, last = TRACKERS
     if not isinstance(name, str) or name not in TRACKERS:
         raise ValueError(
             f"must name one of {', '.join(names)} or {last}, alone or with its settings, such as "
             f"{{{names[0]}: {{project: mine}}}}, but got {shown_value(value)}{TRACKERS.explain(name)}"
         )
-    try:
-        known = TRACKERS[name].settings
-    except PluginError as error:
-        raise ValueError(f"{shown_value(name)} cannot be used: {error}") from error
+    known = described_tracker(name).settings
     if not isinstance(settings, Mapping):
         raise ValueError(
             f"must have the settings of {name} as a mapping, but got {shown_value(settings)}"

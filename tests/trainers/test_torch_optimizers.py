@@ -176,3 +176,39 @@ def test_a_warmup_of_0_needs_no_progress():
     model = network()
     gradients(model, 0)
     optimizers.AdEMAMix(model.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize("rule", CLASSES)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_goes_on_like_the_original(rule, copied):
+    one = network()
+    optimizer = CLASSES[rule](one.parameters(), lr=0.05, kinds=parameter_kinds(one))
+    for step in range(3):
+        gradients(one, step)
+        optimizer.step(epochs=float(step))
+    other, its = copied((one, optimizer))
+    for step in range(3, 6):
+        for model, moves in ((one, optimizer), (other, its)):
+            gradients(model, step)
+            moves.step(epochs=float(step))
+    assert_equal(one, other)
+
+
+def test_a_sparse_gradient_is_that_of_a_dense_embedding():
+    tables = [nn.Embedding(6, 3, sparse=sparse) for sparse in (True, False)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for table in tables:
+        optimizer = optimizers.AdamW(table.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            table(torch.tensor([1, 4])).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(tables[0].weight, tables[1].weight, rtol=0, atol=0)
+
+
+def test_a_group_may_have_the_initial_rate_that_schedulers_resume_from():
+    optimizer = optimizers.LARS(
+        [{"params": nn.Linear(2, 2).parameters(), "initial_lr": 0.4}], lr=0.1
+    )
+    torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5, last_epoch=3)
+    assert optimizer.param_groups[0]["lr"] < 0.4

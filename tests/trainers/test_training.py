@@ -313,3 +313,44 @@ def test_the_digits_reach_96_percent():
     outcome, points = run(task)
     assert outcome.state == "reached" and 1 < outcome.epochs_to_target < 12
     assert points[-1].metric >= 0.96 > max(point.metric for point in points[:-1])
+
+
+class Looked(Workload):
+    """A table of words, whose gradient is sparse if the data say so."""
+
+    metrics: ClassVar = {"loss": False}
+
+    def __init__(self, data):
+        self.sparse = data["sparse"]
+        self.train_samples = self.evaluation_samples = 16
+
+    def build_model(self, settings):
+        return nn.Sequential(nn.Embedding(16, 3, sparse=self.sparse), nn.Linear(3, 2))
+
+    def training_batch(self, indices, epochs, seed):
+        return (indices,)
+
+    def loss(self, model, batch, settings):
+        return model(batch[0]).square().mean()
+
+    def evaluation_batch(self, indices):
+        return (indices,)
+
+    def score(self, model, batch):
+        return {"loss": model(batch[0]).square().mean(1)}
+
+
+def test_a_sparse_embedding_is_trained_like_a_dense_one():
+    def losses(*, sparse):
+        training = SynchronousTraining(
+            job(
+                target=Target("loss", 1e-9, higher_is_better=False),
+                global_batch_size=8,
+                settings={"gradient_clip_norm": 0.1, "gradient_lag": 1},
+            ),
+            SingleProcessCommunicator(torch.device("cpu")),
+            workload=Looked({"sparse": sparse}),
+        )
+        return [point.loss for point in finish(training)]
+
+    assert losses(sparse=True) == losses(sparse=False) != []

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import SettingError, TrainingSettings
-from search_spaces.techniques import OF_LOOP, OPTIMIZERS
+from search_spaces.techniques import OF_LOOP, OPTIMIZERS, described_optimizer
 from trainers.errors import CheckpointError
 from trainers.optimizers.masters import REDUCED
 from trainers.optimizers.optimizer import GroupOptimizer, optimizer_rule_named
@@ -194,8 +194,9 @@ class RuleOptimizer(torch.optim.Optimizer):
 @functools.cache
 def optimizer_class(title: str) -> type[RuleOptimizer] | None:
     """Return the class of the optimizer whose description has this title (``LARS``), or None."""
-    for name, described in OPTIMIZERS.items():
-        if described.title == title:
+    for name in OPTIMIZERS:
+        described = described_optimizer(name)  # None for a faulty plug-in
+        if described is not None and described.title == title:
             where = described.rule.partition(":")[0]
             about = f"{described.about}; {described.source}; see :mod:`{where}`."
             names = {"rule": name, "__doc__": about, "__module__": "trainers.optimizers"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from search_spaces.plugins import PluginRegistry, plugin_instance_of
+from search_spaces.plugins import PluginError, PluginRegistry, plugin_instance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,3 +246,20 @@ WORKLOADS: PluginRegistry[WorkloadDescription] = PluginRegistry(
     },
     plugin_instance_of(WorkloadDescription),
 )
+
+
+def described_workload(name: str) -> WorkloadDescription | None:
+    """Return the description of a workload; None if it is a user's class or unknown, or its plug-in cannot be used.
+
+    Opening the workload (:func:`trainers.workloads.workload_class`) reports the reason.
+    """
+    try:
+        return WORKLOADS.get(name)
+    except PluginError:
+        return None
+
+
+def workloads_that_grow(size: str) -> list[str]:
+    """Return the workloads whose models may grow in a size, without faulty plug-ins."""
+    described = {name: described_workload(name) for name in WORKLOADS}
+    return [name for name, its in described.items() if its is not None and size in its.grows]

@@ -67,13 +67,13 @@ def agent(
     from hpo.client.agent import AgentOptions, TrialAgent
     from hpo.client.client import Client
     from hpo.errors import TuningError
-    from hpo.study.spec import parse_study
+    from hpo.study.spec import parse_stored_study
 
     _log_to_stderr()
     with Client(server, token) as client:
         study_of_server = client.study(study)
         # an unknown name must raise an error before any waiting
-        resources = parse_study(study_of_server.status().document["spec"]).resources
+        resources = parse_stored_study(study_of_server.status().document["spec"]).resources
         if resources.nodes > 1:
             raise TuningError(
                 f"an agent trains on one node, but trials of study {study!r} take "

@@ -45,20 +45,40 @@ print(json.dumps({"version": horovod.__version__, "gloo": hvd.gloo_built(), "ncc
 """
 RULES_OF_PLUGINS = """
 import json
-from search_spaces.plugins import PluginError
+from hpo.past_runs.importers import IMPORTERS
+from hpo.planning.schedulers import SCHEDULERS
+from hpo.study.samplers import SAMPLERS
+from hpo.study.trackers import TRACKERS
+from search_spaces.plugins import PluginError, load_attribute
 from search_spaces.techniques import TECHNIQUES
 from trainers.errors import TrainerError
-from trainers.optimizers.optimizer import optimizer_rule_named
-from trainers.schedules.formulas import formula_named
+from trainers.workloads.described import WORKLOADS
 faults = []
-for setting, registry in TECHNIQUES.items():
+def load(registry, rule_of):
     for plugin in registry.plugins():
         try:
-            optimizer_rule_named(plugin.name) if setting == "optimizer" else formula_named(setting, plugin.name)
+            described = registry[plugin.name]
         except PluginError:
             continue
+        try:
+            rule_of(plugin.name, described)
         except TrainerError as error:
             faults.append(str(error))
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            faults.append(str(plugin.error(f"has the rule {described.rule}, which cannot be imported: {why}")))
+def technique(name, _):
+    from trainers.optimizers.optimizer import optimizer_rule_named
+    from trainers.schedules.formulas import formula_named
+    optimizer_rule_named(name) if setting == "optimizer" else formula_named(setting, name)
+def workload(name, _):
+    from trainers.workloads import workload_class
+    workload_class(name)
+for setting, registry in TECHNIQUES.items():
+    load(registry, technique)
+load(WORKLOADS, workload)
+for registry in (SAMPLERS, SCHEDULERS, IMPORTERS, TRACKERS):
+    load(registry, lambda _, described: load_attribute(described.rule))
 print(json.dumps({"faults": faults}))
 """
 RAY = """
@@ -194,12 +214,26 @@ def plugins(*, quick: bool) -> Iterator[CheckFinding]:
     from hpo.past_runs.importers import IMPORTERS
     from hpo.planning.schedulers import SCHEDULERS
     from hpo.study.samplers import SAMPLERS
+    from hpo.study.trackers import TRACKERS
+    from search_spaces.plugins import installed
     from search_spaces.techniques import TECHNIQUES
     from trainers.workloads.described import WORKLOADS
 
-    for registry in (*TECHNIQUES.values(), SAMPLERS, SCHEDULERS, WORKLOADS, IMPORTERS):
+    registries: tuple[PluginRegistry[Any], ...] = (
+        *(*TECHNIQUES.values(), SAMPLERS, SCHEDULERS, WORKLOADS, IMPORTERS, TRACKERS),
+    )
+    for registry in registries:
         yield from _plugins_of(registry)
-    if quick or not any(registry.plugins() for registry in TECHNIQUES.values()):
+    known = {(registry.kind, registry.part) for registry in registries}
+    for plugin in installed():
+        if (plugin.kind, plugin.part) not in known:
+            parts = " or ".join(f"{part}.{plugin.name}" for _, part in sorted(known) if part)
+            names = parts if plugin.kind == "schedules" else "a name without a dot"
+            fault = plugin.error(f"has a name under which nothing looks for it; it must be {names}")
+            yield CheckFinding(
+                "plug-in", "fail", str(fault), "report it to its author, or uninstall it"
+            )
+    if quick or not any(registry.plugins() for registry in registries):
         return
     rules = probe(RULES_OF_PLUGINS)
     if isinstance(rules, str):

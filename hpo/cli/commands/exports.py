@@ -12,6 +12,7 @@ import click
 
 from hpo.cli.commands import options
 from hpo.cli.commands.database import store_errors
+from hpo.errors import ExportError, HpoError
 
 if TYPE_CHECKING:
     from hpo.runs.exports.tracking import Tracker
@@ -97,7 +98,7 @@ def optuna(
 ) -> None:
     """Write a STUDY, or all studies, to an Optuna database, which optuna-dashboard can open."""
     from hpo.runs.exports.optuna_database import write_optuna
-    from hpo.study.spec import parse_study
+    from hpo.study.spec import parse_stored_study
     from storage.store import Store
 
     with store_errors(), Store.open(storage, create=False) as store:
@@ -106,7 +107,7 @@ def optuna(
             write_optuna(
                 store,
                 each,
-                parse_study(each.spec),
+                parse_stored_study(each.spec),
                 url,
                 replace=replace,
                 global_batch_size=batch,
@@ -211,10 +212,21 @@ def trackers(study: str, follow: bool, folder: Path, storage: str, as_json: bool
         )
     place = (folder / "trackers").absolute()
     place.mkdir(parents=True, exist_ok=True)
-    ended = [
-        _tracked(study, storage, lambda found, spec: make_tracker(each, found, spec, place), follow)  # noqa: B023
-        for each in choices
-    ]
+    ended = []
+    for each in choices:
+        try:
+            ended.append(
+                _tracked(
+                    study,
+                    storage,
+                    lambda found, spec: make_tracker(each, found, spec, place),  # noqa: B023
+                    follow,
+                )
+            )
+        except (HpoError, click.ClickException):
+            raise
+        except Exception as error:  # a tracker may be arbitrary code
+            raise ExportError(f"tracker {each.name}: {type(error).__name__}: {error}") from error
     names = [each.name for each in choices]
     options.show(
         lambda: {"study": study, "trackers": names, "trials": min(ended)},

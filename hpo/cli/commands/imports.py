@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpo.cli.commands import options
-from hpo.errors import EvidenceError, SpecError
+from hpo.errors import EvidenceError, HpoError, SpecError
 from hpo.past_runs.importers import IMPORTERS, ImporterDescription
 from search_spaces.plugins import PluginError, load_attribute
 
@@ -147,7 +147,7 @@ def _command(name: str, described: ImporterDescription) -> click.Command:
 
     def call(source: Any, **given: Any) -> None:
         own = {option: given.pop(option) for option in described.options}
-        _import(load_attribute(described.rule)(source, **own), **given)
+        _import(_read(name, described, source, own), **given)
 
     command: Callable[..., Any] = _run_options(call)
     for option, its in described.options.items():
@@ -158,6 +158,30 @@ def _command(name: str, described: ImporterDescription) -> click.Command:
     command = click.argument("source", type=kind)(command)
     about = f"Import as trials of a study: {described.about}."
     return click.command(name, help=f"{about}\n\n{described.details}".rstrip())(command)
+
+
+def _read(
+    name: str, described: ImporterDescription, source: Any, own: Mapping[str, Any]
+) -> list[PastRun]:
+    """Return the runs of a source; raise EvidenceError if the rule of a plug-in fails or breaks its contract."""
+    from hpo.past_runs.past_run import PastRun
+
+    if name in IMPORTERS.built_in:
+        found: list[PastRun] = load_attribute(described.rule)(source, **own)
+        return found
+    try:
+        found = load_attribute(described.rule)(source, **own)
+    except HpoError:
+        raise
+    except Exception as error:
+        raise EvidenceError(
+            f"importer {name!r} cannot read {source}: {described.rule} failed: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(found, list) and all(isinstance(each, PastRun) for each in found)):
+        raise EvidenceError(
+            f"importer {name!r} must return a list of PastRun, but {described.rule} gave {found!r:.100}"
+        )
+    return found
 
 
 def _import(

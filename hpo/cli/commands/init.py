@@ -274,9 +274,10 @@ budget: {{trials: auto, epochs_per_trial: {begun.epochs}}}
 
 def _search(begun: Beginning) -> str:
     """Return the section ``search``, with the other optimizers, including those of plug-ins, in a comment."""
-    from search_spaces.techniques import OPTIMIZERS
+    from search_spaces.techniques import OPTIMIZERS, described_optimizer
 
-    others = ", ".join(name for name in OPTIMIZERS if name != begun.optimizer)
+    usable = (name for name in OPTIMIZERS if described_optimizer(name) is not None)
+    others = ", ".join(name for name in usable if name != begun.optimizer)
     named = f"{begun.optimizer:22}# or {others}" if begun.others else begun.optimizer
     low, high = begun.learning_rate
     lines = [

@@ -15,10 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpo.errors import ExportError
 from hpo.planning.launchers.run import FILES
 from hpo.study.sizes import sizes_in_words, sizes_of_settings
 from hpo.study.spec import StudySpec
-from hpo.study.trackers import TRACKERS, TrackerChoice
+from hpo.study.trackers import TrackerChoice, described_tracker
 from search_spaces.plugins import load_attribute
 from storage.figures import TRIAL_FIELDS
 from storage.records import (
@@ -98,9 +99,15 @@ def track_study(
 
 def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: Path) -> Tracker:
     """Open one of a study's trackers; its local files go below ``folder``. Raises :class:`ExportError`."""
-    opened: Tracker = load_attribute(TRACKERS[choice.name].rule)(
-        study, spec, folder, **choice.settings
-    )
+    try:
+        rule = described_tracker(choice.name).rule
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    try:
+        make = load_attribute(rule)
+    except Exception as error:
+        raise ExportError(f"{rule} cannot be imported: {type(error).__name__}: {error}") from error
+    opened: Tracker = make(study, spec, folder, **choice.settings)
     return opened
 
 

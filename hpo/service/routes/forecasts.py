@@ -9,6 +9,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict, Field
 
+from hpo.runs.repository import stored_spec
 from hpo.runs.results import StudyForecast
 from hpo.service.answers import Answer
 from hpo.service.context import OwnSlot, Reader, Shared, StudyName
@@ -106,6 +107,7 @@ async def forecast(
     full = study_facts(study.spec).full_scale_batch
     batches = at or ([full] if full else [])
     if not batches:
+        await run_sync(stored_spec, study)  # raises the reason if its file cannot be read here
         raise RefusedError(
             422,
             f"study {study.name!r} has no full_scale batch size",
@@ -187,6 +189,7 @@ async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) 
     """
     study = await run_sync(context.read_study, who, name)
     if study_facts(study.spec).full_scale_batch is None:
+        await run_sync(stored_spec, study)
         raise RefusedError(
             422,
             f"study {study.name!r} has no full_scale batch size, so its interval there cannot "

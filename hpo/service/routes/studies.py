@@ -30,7 +30,7 @@ from hpo.service.reply import json_reply
 from hpo.service.routes.common import After, Limit, Words, error_responses
 from hpo.service.study_facts import StudyFacts, study_facts
 from hpo.study.sizes import named_sizes, points
-from hpo.study.spec import parse_study
+from hpo.study.spec import parse_stored_study
 from storage.errors import NotFound
 from storage.records import NewStudy, Study, StudyState
 from storage.store import Store
@@ -250,7 +250,7 @@ def resume(
                 way_out="cancel it first, or wait until it ends",
             )
         _check_queue(context, store, study.owner, spec)
-        retry = retry or starts_otherwise(parse_study(study.spec).to_dict(), spec.plain)
+        retry = retry or starts_otherwise(parse_stored_study(study.spec).to_dict(), spec.plain)
     elif study.state is not StudyState.QUEUED:
         _check_queue(context, store, study.owner, study)
     again = store.retry_failed(study.id) if retry else []
@@ -317,7 +317,7 @@ def _check_comparable(study: Study, spec: CheckedStudy) -> None:
     if spec.name != study.name:
         message = f"the file must be for study {study.name!r}, but its name is {spec.name!r}"
         raise SpecError(SpecFault(message, key="name"))
-    before, now = parse_study(study.spec).to_dict(), spec.plain
+    before, now = parse_stored_study(study.spec).to_dict(), spec.plain
     for name in repository.COMPARABLE:
         section, _, key = name.partition(".")
         if before.get(section) != now.get(section) and (
@@ -364,7 +364,7 @@ def _by_sizes(store: Store, study: Study, facts: StudyFacts) -> dict[int, list[d
     """Return the trials per state for each combination of sizes, by batch; empty if only the batch grows."""
     if not facts.full_point:
         return {}
-    spec = parse_study(study.spec)
+    spec = parse_stored_study(study.spec)
     ordered = {tuple(named_sizes(point).items()): at for at, point in enumerate(points(spec))}
     counted: dict[int, dict[tuple[tuple[str, int], ...], Counter[str]]] = {}
     for batch, state, own in store.own_settings(study.id):

@@ -453,5 +453,5 @@ def _call(sampler: str, *arguments: Any) -> Any:
         ) from error
     try:
         return found(*arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         raise SpecError(f"sampler {sampler!r} cannot be used: {rule} refuses: {error}") from error
