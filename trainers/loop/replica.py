@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
@@ -53,6 +53,9 @@ class Replica:
             torch.manual_seed(mixed_seed(seed, 1))
             self.model = workload.build_model(settings).to(device)
             base = workload.base_model(settings)
+        for module in self.model.modules():  # reductions, norms and updates need dense gradients
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+                module.sparse = False
         self.growths = (
             {}
             if base is None

@@ -267,6 +267,8 @@ def _flat(tensor: Tensor) -> Tensor:
 def _gradient_like(parameter: Tensor, gradient: Tensor | None) -> Tensor:
     if gradient is None:
         return torch.zeros_like(parameter)
+    if gradient.layout is not torch.strided:  # of an embedding with sparse=True
+        gradient = gradient.to_dense()
     return (
         gradient
         if _same_layout(gradient, parameter)

@@ -70,7 +70,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; existing parameters keep their state."""
         for name in param_group:
-            if name not in ("params", "lr", "updates", "numbers", "param_names"):
+            if name not in ("params", "lr", "initial_lr", "updates", "numbers", "param_names"):
                 _check_use(self.rule, name)
         super().add_param_group(param_group)
         if self._rules:
@@ -108,9 +108,23 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return PyTorch's state dict, with additional state of the rules in their groups."""
+        self._keep_numbers()
+        return super().state_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what :mod:`copy` and :mod:`pickle` need: PyTorch's own part, and the kinds of the parameters."""
+        self._keep_numbers()
+        return {**super().__getstate__(), "_kinds": self._kinds}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy; PyTorch also calls it to load a state dict, which has no kinds."""
+        super().__setstate__(state)
+        if "_kinds" in state:
+            self._build_from(dict(self.state))
+
+    def _keep_numbers(self) -> None:
         for group, rule in zip(self.param_groups, self._rules, strict=True):
             group["numbers"] = rule.numbers()
-        return super().state_dict()
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -129,7 +143,10 @@ class RuleOptimizer(torch.optim.Optimizer):
                 f"the state lacks settings of {type(self).__name__}; load the state of the same optimizer"
             )
         super().load_state_dict(state_dict)
-        loaded = {parameter: dict(state) for parameter, state in self.state.items()}
+        self._build_from({parameter: dict(state) for parameter, state in self.state.items()})
+
+    @torch.no_grad()
+    def _build_from(self, loaded: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
         self._build()
         for parameter, mine in self.state.items():
             saved = loaded.get(parameter, {})
