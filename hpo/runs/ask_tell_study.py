@@ -153,12 +153,15 @@ class AskTellStudy:
         held = self._store.leased_trial(self.study.id, key)
         if held is None or held.trial.number != number:
             return  # the write itself raises the error
-        before = self._store.point_before(held.trial.id, points[0].step)
         changing = self._spec.program is not None or (
             held.trial.settings["batch_control"] != "constant"
         )
         batch = None if changing else held.trial.global_batch_size
-        if fault := fault_of_points(points, before=before, global_batch_size=batch):
+        fault = fault_of_points(points, global_batch_size=batch)
+        if not fault:  # only now is the step a number that the database can compare
+            before = self._store.point_before(held.trial.id, points[0].step)
+            fault = fault_of_points(points[:1], before=before)
+        if fault:
             raise FigureError(f"trial {number}: {fault}")
 
     def _try(self, key: str, holder: str, lease_seconds: float, *, again: bool) -> Asked | None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 import hpo
@@ -178,6 +179,47 @@ def test_what_cannot_be_told(url):
         assert trial.tell() == "censored"
         with pytest.raises(TuningError, match="reported already"):
             trial.report(epochs=3, steps=3, metric=1.0)
+
+
+def test_numbers_of_numpy_are_reported_as_numbers(store, url):
+    with hpo.ask_tell(parse_study(SPEC), url) as study, study.ask() as trial:
+        small = np.float32(1.5)
+        trial.report(
+            epochs=small,
+            metric=small,
+            steps=np.int64(24),
+            samples=np.int32(768),
+            seconds=small,
+            loss=small,
+            train_loss=small,
+            gradient_noise_scale=small,
+        )
+    [stored] = store.points(store.trial(1, 0).id)
+    assert (stored.step, stored.samples, stored.metric) == (24, 768, 1.5)
+    assert (stored.seconds, stored.gradient_noise_scale) == (1.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": 10**20}, "step must be a whole number from 0"),
+        ({"steps": 10.5}, "steps must be a whole number, but got 10.5"),
+        ({"seconds": -1}, "seconds must be a number from 0"),
+        ({"metric": None}, "metric must be a number, but got None"),
+    ],
+)
+def test_an_impossible_number_is_refused_where_it_is_reported(url, wrong, message):
+    with hpo.ask_tell(parse_study(SPEC), url) as study, study.ask() as trial:
+        with pytest.raises(FigureError, match=message):
+            trial.report(**{"epochs": 1, "metric": 0.9, "steps": 10} | wrong)
+        assert trial.report(epochs=1, metric=0.9, steps=10)
+
+
+def test_a_point_with_more_steps_than_the_database_can_hold_is_refused(store):
+    asked = ask_tell_study_of(store)
+    number = asked.ask("key", "holder", 60).number
+    with pytest.raises(FigureError, match="step must be a whole number"):
+        asked.report(number, "key", [point(10**20, 0.9)], 60)
 
 
 def test_a_trial_goes_to_another_when_its_holder_fell_silent_and_ends_once(store, monkeypatch):

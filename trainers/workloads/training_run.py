@@ -146,6 +146,7 @@ class AnyTraining(ABC):
     def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
         """Decide whether the run continues; ``train_loss`` is None if it was not reported."""
         at, target = self.progress, self.job.target
+        metric = float(metric)  # a workload may compute with NumPy's numbers
         at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
         limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
         if train_loss is not None and not (math.isfinite(train_loss) and train_loss <= limit):
