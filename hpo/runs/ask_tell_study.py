@@ -226,6 +226,8 @@ class AskTellStudy:
                 f"trial {trial.number} has no evaluation: report at least one, or "
                 f"report that it failed"
             )
+        if found is not None:
+            found = dataclasses.replace(found, measures=self._measures(curve[-1]))
         if state is None or found is None or state == found.state:
             return found
         if state is TrialState.CENSORED and found.state == TrialState.REACHED:
@@ -234,6 +236,11 @@ class AskTellStudy:
                 f"{found.epochs_to_target:g} epochs reached the target; leave the state out"
             )
         return dataclasses.replace(found, state=str(state), epochs_to_target=None, reason="")
+
+    def _measures(self, last: ConvergencePoint) -> dict[str, float]:
+        """Return the metrics besides the target's that the last evaluation of a curve holds: its loss, if measured."""
+        known = self._spec.target.metric != "loss" and math.isfinite(last.loss)
+        return {"loss": last.loss} if known else {}
 
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]

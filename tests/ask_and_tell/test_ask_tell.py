@@ -161,6 +161,22 @@ def test_a_study_of_ones_own_loop(url):
     assert (failed.state, failed.reason) == (TrialState.FAILED, "ZeroDivisionError: of ours")
 
 
+def test_the_loss_of_the_last_report_is_held_to_its_constraint(url):
+    own = SPEC.replace("workload: noisy_quadratic", "workload: resnet")
+    own = own.replace("{modes: 20, noise_scale: 0.5, train_samples: 512}", "{source: digits}")
+    own = own.replace("{metric: loss, at_most: 0.05}", "{metric: top1, at_least: 0.9}")
+    own += "constraints: {loss: {at_most: 0.5}}\n"
+    with hpo.ask_tell(parse_study(own), url) as study:
+        for loss in (0.25, 0.75, math.nan):
+            with study.ask() as trial:
+                trial.report(epochs=1, metric=0.5, loss=2.0, steps=10)
+                trial.report(epochs=2, metric=0.95, loss=loss, steps=20)
+    read = hpo.read_study("bowl", url)
+    assert [trial.measures for trial in read.trials] == [{"loss": 0.25}, {"loss": 0.75}, None]
+    (keeping,) = read.keeping
+    assert (keeping.kept, keeping.broken, keeping.untold) == (1, 1, 1)
+
+
 def test_what_cannot_be_told(url):
     with hpo.ask_tell(parse_study(SPEC), url) as study:
         trial = study.ask()
