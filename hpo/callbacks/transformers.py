@@ -17,11 +17,14 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
     """Reports the metrics of each evaluation, and stops training when asked to.
 
     Metrics keep their names from ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to other
-    names. If the training data has no length, as with streaming, the progress is reported in updates.
+    names. If the training data has no length, as with streaming, the progress is reported in updates. An evaluation
+    that repeats the last one without any update in between, such as ``trainer.evaluate()`` after ``trainer.train()``,
+    is not reported.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
         self._metrics = metrics
+        self._reported: tuple[int, frozenset[str]] = (0, frozenset())
 
     def on_evaluate(
         self,
@@ -36,7 +39,12 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
         if not state.epoch:
             return  # an evaluation before training started
         told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}
-        if train_dataloader is None or has_length(train_dataloader):
+        step, names = self._reported
+        known = names if state.global_step == step else frozenset()
+        self._reported = state.global_step, known | told.keys()
+        if told.keys() <= known:
+            pass  # a report of the same progress would fail the trial; another data set has other names
+        elif train_dataloader is None or has_length(train_dataloader):
             report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
         else:  # Trainer divides by max_steps then, so that its epoch is not a pass over the data
             report_metrics(told, self._metrics, steps=state.global_step, prefix="eval_")
