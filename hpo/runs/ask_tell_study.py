@@ -31,7 +31,7 @@ from storage.figures import fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLease, TrialState
 from storage.store import Store
 from trainers.report import ConvergencePoint as ReportedPoint
-from trainers.report import TrainingOutcome
+from trainers.report import TrainingOutcome, is_within_budget
 
 WAIT_SECONDS = 1.0
 """Seconds after which a client should ask again while all remaining trials depend on running ones."""
@@ -221,6 +221,13 @@ class AskTellStudy:
         it gave one and the trial has no evaluation.
         """
         found = outcome_of(curve, self._spec.target)
+        if found is not None and self._spec.question.fixed:
+            budget = self._sweep.job(trial).epochs
+            within = outcome_of(
+                [each for each in curve if is_within_budget(each, budget)], self._spec.target
+            )
+            best = math.nan if within is None else within.best_metric
+            found = dataclasses.replace(found, best_metric=best)
         if state is None and found is None:
             raise TuningError(
                 f"trial {trial.number} has no evaluation: report at least one, or "

@@ -594,6 +594,30 @@ def test_how_points_end_a_training(metrics, state, epochs_to_target):
     assert outcome_of([], target) is None
 
 
+@pytest.mark.parametrize(
+    ("evaluations", "best"),
+    [
+        ([10, 20], 0.05),
+        ([18, 22], 1 / 18),  # the later one is beyond the budget
+        ([10, 40], 0.1),
+        ([40], None),
+        ([20.05], 1 / 20.05),  # with the update that ends the budget
+    ],
+)
+def test_an_evaluation_beyond_a_fixed_budget_does_not_count(url, evaluations, best):
+    text = SPEC.replace("at_most: 0.05", "best_within: {epochs: 20}")
+    text = text.replace(", epochs_per_trial: 30", "") + "sampler: tpe\n"
+    with hpo.ask_tell(parse_study(text), url) as study, study.ask() as trial:
+        for epochs in evaluations:
+            steps = math.ceil(epochs * 512 / trial.global_batch_size)
+            trial.report(epochs=epochs, metric=1 / epochs, steps=steps)
+    read = hpo.read_study("bowl", url)
+    (trial,) = read.trials
+    assert (trial.state, trial.epochs) == (TrialState.CENSORED, evaluations[-1])
+    assert trial.best_metric == (None if best is None else pytest.approx(best))
+    assert read.spec.question.need(trial) == trial.best_metric
+
+
 PROGRAM = """\
 import math, sys, hpo
 speed = 1 / (1 + math.log(float(sys.argv[1]) / 0.1) ** 2)
