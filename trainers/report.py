@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trainers.json_text import json_text
 from trainers.private_files import open_private, write_private_text
@@ -58,6 +58,36 @@ class ConvergencePoint:
             if value is None and name != "gradient_noise_scale"
         }
         return cls(**{**values, **unknown})
+
+
+BUDGET_TOLERANCE = 1.01
+"""Relative tolerance of a fixed budget of epochs."""
+
+
+class CountedPoint(Protocol):
+    """The fields of a convergence point that say how far a training run got."""
+
+    @property
+    def samples(self) -> int:
+        """Training samples so far."""
+
+    @property
+    def epochs(self) -> float:
+        """Epochs so far."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update."""
+
+
+def is_within_budget(point: CountedPoint, epochs: float) -> bool:
+    """Return whether an evaluation counts for the best metric within a budget of ``epochs``: up to 1 % beyond it, or
+    with the update that ends the budget.
+    """
+    if point.epochs <= BUDGET_TOLERANCE * epochs:
+        return True
+    last_update = point.epochs * point.global_batch_size / point.samples if point.samples else 0.0
+    return point.epochs - last_update < epochs * (1 - 1e-9)
 
 
 @dataclass(frozen=True)

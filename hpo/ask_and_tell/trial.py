@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, SupportsFloat, SupportsIndex
 
 from hpo.ask_and_tell.messages import LEASE_SECONDS, QUEUED, RUNNING, Asked, Channel, ReportVerdict
-from hpo.errors import TrialLostError, TuningError
+from hpo.errors import FigureError, TrialLostError, TuningError
 from search_spaces.settings import TrainingSettings
+from storage.figures import fault_of_points
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 
@@ -123,11 +125,13 @@ class AskedTrial:
     ) -> bool:
         """Report one evaluation, after ``steps`` updates and ``epochs`` epochs; return whether to continue.
 
-        ``metric`` is the value of the study's metric; unmeasured values are NaN. By default, ``seconds`` is the time
-        since the start of the trial, and ``samples`` is the number of updates times the batch size. Raises
-        :class:`TuningError` for evaluations that go backwards, and :class:`TrialLostError` if another client now holds
-        the trial.
+        ``metric`` is the value of the study's metric; unmeasured values are NaN. Values may be anything that ``float``
+        accepts, such as tensors of one element; ``steps`` and ``samples`` must be whole numbers. By default,
+        ``seconds`` is the time since the start of the trial, and ``samples`` is the number of updates times the batch
+        size. Raises :class:`TuningError` for impossible values and for evaluations that go backwards, and
+        :class:`TrialLostError` if another client now holds the trial.
         """
+        steps, epochs = _whole("steps", steps), _number("epochs", epochs)
         last = self._last
         if last is not None and (steps <= last.step or epochs < last.epochs):
             raise TuningError(
@@ -139,20 +143,26 @@ class AskedTrial:
                 f"an evaluation must come after at least one step and above 0 epochs, but got {steps} and {epochs:g}"
             )
         rate = self.settings.learning_rate if learning_rate is None else learning_rate
-        return self.report_point(
-            ConvergencePoint(
-                step=steps,
-                samples=steps * self.global_batch_size if samples is None else samples,
-                epochs=float(epochs),
-                seconds=time.monotonic() - self._began_at if seconds is None else seconds,
-                train_loss=float(train_loss),
-                loss=float(loss),
-                metric=float(metric),
-                learning_rate=float(rate),
-                global_batch_size=self.global_batch_size,
-                gradient_noise_scale=gradient_noise_scale,
-            )
+        noise = gradient_noise_scale
+        point = ConvergencePoint(
+            step=steps,
+            samples=steps * self.global_batch_size
+            if samples is None
+            else _whole("samples", samples),
+            epochs=epochs,
+            seconds=time.monotonic() - self._began_at
+            if seconds is None
+            else _number("seconds", seconds),
+            train_loss=_number("train_loss", train_loss),
+            loss=_number("loss", loss),
+            metric=_number("metric", metric),
+            learning_rate=_number("learning_rate", rate),
+            global_batch_size=self.global_batch_size,
+            gradient_noise_scale=None if noise is None else _number("gradient_noise_scale", noise),
         )
+        if fault := fault_of_points([point]):
+            raise FigureError(f"trial {self.number}: {fault}")
+        return self.report_point(point)
 
     def report_point(self, *points: ConvergencePoint) -> bool:
         """Report points that a trainer produced; otherwise like :meth:`report`."""
@@ -330,6 +340,20 @@ class AskTell:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise FigureError(f"{name} must be a number, but got {value!r:.40}") from None
+
+
+def _whole(name: str, value: SupportsIndex) -> int:
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise FigureError(f"{name} must be a whole number, but got {value!r:.40}") from None
 
 
 def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:

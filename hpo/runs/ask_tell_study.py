@@ -31,7 +31,7 @@ from storage.figures import fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLease, TrialState
 from storage.store import Store
 from trainers.report import ConvergencePoint as ReportedPoint
-from trainers.report import TrainingOutcome
+from trainers.report import TrainingOutcome, is_within_budget
 
 WAIT_SECONDS = 1.0
 """Seconds after which a client should ask again while all remaining trials depend on running ones."""
@@ -153,12 +153,15 @@ class AskTellStudy:
         held = self._store.leased_trial(self.study.id, key)
         if held is None or held.trial.number != number:
             return  # the write itself raises the error
-        before = self._store.point_before(held.trial.id, points[0].step)
         changing = self._spec.program is not None or (
             held.trial.settings["batch_control"] != "constant"
         )
         batch = None if changing else held.trial.global_batch_size
-        if fault := fault_of_points(points, before=before, global_batch_size=batch):
+        fault = fault_of_points(points, global_batch_size=batch)
+        if not fault:  # only now is the step a number that the database can compare
+            before = self._store.point_before(held.trial.id, points[0].step)
+            fault = fault_of_points(points[:1], before=before)
+        if fault:
             raise FigureError(f"trial {number}: {fault}")
 
     def _try(self, key: str, holder: str, lease_seconds: float, *, again: bool) -> Asked | None:
@@ -218,11 +221,20 @@ class AskTellStudy:
         it gave one and the trial has no evaluation.
         """
         found = outcome_of(curve, self._spec.target)
+        if found is not None and self._spec.question.fixed:
+            budget = self._sweep.job(trial).epochs
+            within = outcome_of(
+                [each for each in curve if is_within_budget(each, budget)], self._spec.target
+            )
+            best = math.nan if within is None else within.best_metric
+            found = dataclasses.replace(found, best_metric=best)
         if state is None and found is None:
             raise TuningError(
                 f"trial {trial.number} has no evaluation: report at least one, or "
                 f"report that it failed"
             )
+        if found is not None:
+            found = dataclasses.replace(found, measures=self._measures(curve[-1]))
         if state is None or found is None or state == found.state:
             return found
         if state is TrialState.CENSORED and found.state == TrialState.REACHED:
@@ -231,6 +243,11 @@ class AskTellStudy:
                 f"{found.epochs_to_target:g} epochs reached the target; leave the state out"
             )
         return dataclasses.replace(found, state=str(state), epochs_to_target=None, reason="")
+
+    def _measures(self, last: ConvergencePoint) -> dict[str, float]:
+        """Return the metrics besides the target's that the last evaluation of a curve holds: its loss, if measured."""
+        known = self._spec.target.metric != "loss" and math.isfinite(last.loss)
+        return {"loss": last.loss} if known else {}
 
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]

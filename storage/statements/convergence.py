@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ _DTYPE = np.dtype(
         for column in convergence.c
     ]
 )
+_NUMBERS = frozenset(name for name in _COLUMNS if _DTYPE[name] == np.float64)
+_DRIVERS_OWN = frozenset({int, float, type(None)})
 _COPY_FROM = 200  # points; for fewer, COPY's additional statements take longer than the rows
 
 
@@ -151,11 +153,26 @@ def _write(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[Any, ...]]:
-    """Yield tuples in column order; the driver handles NaN, which SQLite converts to NULL by itself."""
+    """Yield tuples in column order; the driver handles NaN, which SQLite converts to NULL by itself.
+
+    Numbers of other types, such as NumPy's, become Python's own: SQLite would store their bytes. Raises
+    :class:`InvalidRecord` for a value that is not a number.
+    """
     get = attrgetter(*_COLUMNS[1:])
     for trial_id, of_trial in points.items():
         for point in of_trial:
-            yield (trial_id, *get(point))
+            row = (trial_id, *get(point))
+            yield row if _DRIVERS_OWN.issuperset(map(type, row)) else _as_numbers(row)
+
+
+def _as_numbers(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return tuple(
+            value if value is None else float(value) if name in _NUMBERS else index(value)
+            for name, value in zip(_COLUMNS, row, strict=True)
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(f"a point must hold numbers, but {error}") from error
 
 
 def _table(points: Convergence) -> Any:

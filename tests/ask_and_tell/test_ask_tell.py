@@ -6,6 +6,7 @@ import sys
 import threading
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 import hpo
@@ -160,6 +161,22 @@ def test_a_study_of_ones_own_loop(url):
     assert (failed.state, failed.reason) == (TrialState.FAILED, "ZeroDivisionError: of ours")
 
 
+def test_the_loss_of_the_last_report_is_held_to_its_constraint(url):
+    own = SPEC.replace("workload: noisy_quadratic", "workload: resnet")
+    own = own.replace("{modes: 20, noise_scale: 0.5, train_samples: 512}", "{source: digits}")
+    own = own.replace("{metric: loss, at_most: 0.05}", "{metric: top1, at_least: 0.9}")
+    own += "constraints: {loss: {at_most: 0.5}}\n"
+    with hpo.ask_tell(parse_study(own), url) as study:
+        for loss in (0.25, 0.75, math.nan):
+            with study.ask() as trial:
+                trial.report(epochs=1, metric=0.5, loss=2.0, steps=10)
+                trial.report(epochs=2, metric=0.95, loss=loss, steps=20)
+    read = hpo.read_study("bowl", url)
+    assert [trial.measures for trial in read.trials] == [{"loss": 0.25}, {"loss": 0.75}, None]
+    (keeping,) = read.keeping
+    assert (keeping.kept, keeping.broken, keeping.untold) == (1, 1, 1)
+
+
 def test_what_cannot_be_told(url):
     with hpo.ask_tell(parse_study(SPEC), url) as study:
         trial = study.ask()
@@ -178,6 +195,47 @@ def test_what_cannot_be_told(url):
         assert trial.tell() == "censored"
         with pytest.raises(TuningError, match="reported already"):
             trial.report(epochs=3, steps=3, metric=1.0)
+
+
+def test_numbers_of_numpy_are_reported_as_numbers(store, url):
+    with hpo.ask_tell(parse_study(SPEC), url) as study, study.ask() as trial:
+        small = np.float32(1.5)
+        trial.report(
+            epochs=small,
+            metric=small,
+            steps=np.int64(24),
+            samples=np.int32(768),
+            seconds=small,
+            loss=small,
+            train_loss=small,
+            gradient_noise_scale=small,
+        )
+    [stored] = store.points(store.trial(1, 0).id)
+    assert (stored.step, stored.samples, stored.metric) == (24, 768, 1.5)
+    assert (stored.seconds, stored.gradient_noise_scale) == (1.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": 10**20}, "step must be a whole number from 0"),
+        ({"steps": 10.5}, "steps must be a whole number, but got 10.5"),
+        ({"seconds": -1}, "seconds must be a number from 0"),
+        ({"metric": None}, "metric must be a number, but got None"),
+    ],
+)
+def test_an_impossible_number_is_refused_where_it_is_reported(url, wrong, message):
+    with hpo.ask_tell(parse_study(SPEC), url) as study, study.ask() as trial:
+        with pytest.raises(FigureError, match=message):
+            trial.report(**{"epochs": 1, "metric": 0.9, "steps": 10} | wrong)
+        assert trial.report(epochs=1, metric=0.9, steps=10)
+
+
+def test_a_point_with_more_steps_than_the_database_can_hold_is_refused(store):
+    asked = ask_tell_study_of(store)
+    number = asked.ask("key", "holder", 60).number
+    with pytest.raises(FigureError, match="step must be a whole number"):
+        asked.report(number, "key", [point(10**20, 0.9)], 60)
 
 
 def test_a_trial_goes_to_another_when_its_holder_fell_silent_and_ends_once(store, monkeypatch):
@@ -534,6 +592,30 @@ def test_how_points_end_a_training(metrics, state, epochs_to_target):
     assert (outcome.state, outcome.epochs_to_target) == (state, epochs_to_target)
     assert outcome.best_metric == min(each for each in metrics if math.isfinite(each))
     assert outcome_of([], target) is None
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "best"),
+    [
+        ([10, 20], 0.05),
+        ([18, 22], 1 / 18),  # the later one is beyond the budget
+        ([10, 40], 0.1),
+        ([40], None),
+        ([20.05], 1 / 20.05),  # with the update that ends the budget
+    ],
+)
+def test_an_evaluation_beyond_a_fixed_budget_does_not_count(url, evaluations, best):
+    text = SPEC.replace("at_most: 0.05", "best_within: {epochs: 20}")
+    text = text.replace(", epochs_per_trial: 30", "") + "sampler: tpe\n"
+    with hpo.ask_tell(parse_study(text), url) as study, study.ask() as trial:
+        for epochs in evaluations:
+            steps = math.ceil(epochs * 512 / trial.global_batch_size)
+            trial.report(epochs=epochs, metric=1 / epochs, steps=steps)
+    read = hpo.read_study("bowl", url)
+    (trial,) = read.trials
+    assert (trial.state, trial.epochs) == (TrialState.CENSORED, evaluations[-1])
+    assert trial.best_metric == (None if best is None else pytest.approx(best))
+    assert read.spec.question.need(trial) == trial.best_metric
 
 
 PROGRAM = """\

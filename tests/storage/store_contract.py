@@ -349,6 +349,21 @@ class StoreContract(
         with pytest.raises(NotFound):
             store.points(99)
 
+    def test_numbers_of_numpy_are_stored_as_numbers(self, store, study):
+        (trial,) = make_trials(store, study, 16)
+        part = np.float32(0.5)
+        store.record(
+            {
+                trial.id: [
+                    ConvergencePoint(np.int64(3), 48, part, 1.0, part, part, part, 0.1, 16, part)
+                ]
+            }
+        )
+        (point,) = store.points(trial.id)
+        assert point == ConvergencePoint(3, 48, 0.5, 1.0, 0.5, 0.5, 0.5, 0.1, 16, 0.5)
+        with pytest.raises(InvalidRecord, match="must hold numbers"):
+            store.record({trial.id: [dataclasses.replace(point, loss="low")]})
+
     def test_what_is_no_number_comes_back(self, store, study):
         (trial,) = make_trials(store, study, 16)
         nan, inf = math.nan, math.inf

@@ -1,8 +1,11 @@
 """Lightning, Hugging Face's Trainer and Keras as programs: their callbacks report, and stop when asked to."""
 
+import importlib
 import importlib.util
+import json
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -151,6 +154,33 @@ STREAMED_TRANSFORMERS = streamed(
     data=("train_dataset=Part(slice(0, 1440))", "train_dataset=Stream(Part(slice(0, 1440)))"),
     length=("num_train_epochs=50", "max_steps=2400"),
 )
+
+
+def stub(monkeypatch, name, **contents):
+    """Put a module with these contents in place of a library that takes seconds to import."""
+    module = types.ModuleType(name)
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_an_evaluation_after_the_training_is_not_reported_again(tmp_path: Path, monkeypatch):
+    """Scripts for Hugging Face's Trainer call ``trainer.evaluate()`` after ``trainer.train()``."""
+    stub(monkeypatch, "accelerate")
+    stub(monkeypatch, "accelerate.utils", broadcast_object_list=lambda asked, from_process: None)
+    names = ("TrainerControl", "TrainerState", "TrainingArguments")
+    stub(monkeypatch, "transformers", TrainerCallback=object, **dict.fromkeys(names, object))
+    stub(monkeypatch, "transformers.trainer_utils", has_length=lambda data: True)
+    monkeypatch.delitem(sys.modules, "hpo.callbacks.transformers", raising=False)
+    callback = importlib.import_module("hpo.callbacks.transformers").TrainerReport()
+    monkeypatch.delitem(sys.modules, "hpo.callbacks.transformers")
+    (tmp_path / "trial.json").write_text(json.dumps({"report_file": str(tmp_path / "report")}))
+    monkeypatch.setenv("HPO_TRIAL", str(tmp_path / "trial.json"))
+    for step, name in ((48, "top1"), (96, "top1"), (96, "top1"), (96, "other_top1")):
+        state = types.SimpleNamespace(epoch=step / 48, global_step=step)
+        callback.on_evaluate(None, state, None, {f"eval_{name}": 0.5, "epoch": step / 48})
+    lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    assert [{*line} - {"time", "epochs"} for line in lines] == [{"top1"}, {"top1"}, {"other_top1"}]
+    assert [line["epochs"] for line in lines] == [1.0, 2.0, 2.0]
 
 
 @pytest.mark.slow

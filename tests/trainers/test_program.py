@@ -134,6 +134,23 @@ def test_a_program_is_told_what_to_train_and_its_reports_are_the_curve(train, tm
     assert (outcome.state, outcome.epochs_to_target, outcome.steps) == ("reached", 5.0, 25)
 
 
+def test_a_report_beyond_a_fixed_budget_does_not_count(tmp_path):
+    lines = """
+        import hpo
+        for epoch in (4, 8, 12):
+            hpo.report(epochs=epoch, top1=0.05 * epoch)
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(lines))
+    job = job_of(tmp_path, [sys.executable, "train.py", BATCH])
+    job = dataclasses.replace(job, target=Target.best("top1", higher_is_better=True))
+    training = begin_training(job, place=ProgramPlace(tmp_path / "trial"))
+    assert [point.epochs for point in finish(training)] == [4, 8, 12]
+    outcome = training.outcome
+    assert (outcome.state, outcome.epochs) == ("censored", 12)
+    assert outcome.best_metric == pytest.approx(0.4)
+    assert outcome.final_metric == pytest.approx(0.6)
+
+
 def test_the_words_of_a_command_are_arguments_and_never_a_shells():
     assert command.fill_placeholders(["a {x}", "$({x})", "{x};rm"], {"x": "`b` c"}) == [
         "a `b` c",

@@ -143,10 +143,16 @@ class AnyTraining(ABC):
         if memory_bytes is not None:
             at.memory_bytes = max(memory_bytes, at.memory_bytes or 0)
 
-    def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
-        """Decide whether the run continues; ``train_loss`` is None if it was not reported."""
+    def _decide(
+        self, train_loss: float | None, metric: float, *, budget_spent: bool, counts: bool = True
+    ) -> None:
+        """Decide whether the run continues; ``train_loss`` is None if it was not reported. The ``metric`` counts as the
+        best one only if ``counts``.
+        """
         at, target = self.progress, self.job.target
-        at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
+        at.final_metric = float(metric)  # a workload may compute with NumPy's numbers
+        if counts:
+            at.best_metric = target.better(at.best_metric, at.final_metric)
         limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
         if train_loss is not None and not (math.isfinite(train_loss) and train_loss <= limit):
             at.state = "diverged"

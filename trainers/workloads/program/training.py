@@ -21,7 +21,7 @@ from search_spaces.techniques import OWN
 from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
 from trainers.json_text import json_text
-from trainers.report import ConvergencePoint
+from trainers.report import ConvergencePoint, is_within_budget
 from trainers.workloads.program.command import (
     PLACEHOLDERS,
     command_placeholders,
@@ -246,7 +246,8 @@ class ProgramTraining(AnyTraining):
             at.reason = f"it reported {evaluation.not_finite} after {point.epochs:g} epochs"
         else:
             spent = point.epochs >= self.job.epochs * (1 - 1e-9)
-            self._decide(evaluation.train_loss, point.metric, budget_spent=spent)
+            counts = self.job.target.ends or is_within_budget(point, self.job.epochs)
+            self._decide(evaluation.train_loss, point.metric, budget_spent=spent, counts=counts)
 
     def _begin_smaller(self, process: ProgramProcess) -> ProgramProcess:
         """Start over, from the first sample, with half the micro batch, or the next smaller divisor of the local batch.
