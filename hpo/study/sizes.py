@@ -179,6 +179,13 @@ def sizes_of_settings(spec: StudyWithSizes, settings: Mapping[str, Any]) -> Poin
     return sizes_in_settings(full_scale_sizes(spec), settings)
 
 
+def has_full_scale_sizes(spec: StudyWithSizes, settings: Mapping[str, Any]) -> bool:
+    """Return whether a trial with these stored settings has the full-scale sizes, as every trial does if only the batch
+    size varies.
+    """
+    return sizes_of_settings(spec, settings) == full_scale_sizes(spec)
+
+
 def sizes_in_settings(full: Point, settings: Mapping[str, Any]) -> Point:
     """Return the sizes in stored settings; ``full`` holds the full-scale sizes, which are the defaults."""
     return tuple((name, int(settings.get(name, size))) for name, size in full)
