@@ -33,7 +33,7 @@ from hpo.study.jobs import (
     some_settings,
     training_job,
 )
-from hpo.study.sizes import full_scale_sizes
+from hpo.study.sizes import fault_of_other_model_sizes, full_scale_sizes
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
@@ -109,6 +109,8 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
                 f"study, or the stored one (`hpo rename {spec.name} NAME`)",
                 *name.split("."),
             )
+    if fault := fault_of_other_model_sizes(before.to_dict(), spec.to_dict()):
+        raise spec.error(fault, "ladder")
     return study
 
 

@@ -344,6 +344,27 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
         )
 
 
+def fault_of_other_model_sizes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return why a stored study must not be continued with another file, if the two files, given as plain values, vary
+    different model sizes; "" if they vary the same.
+
+    A trial stores only the sizes that vary, so nothing would say with which size the earlier ones trained. Lengths are
+    no model sizes: without one, a trial has the study's whole budget.
+    """
+    had, has = _model_sizes(before), _model_sizes(after)
+    if had == has:
+        return ""
+    return (
+        f"the ladder must vary the same model sizes when a study continues, because its trials state only those, but "
+        f"it varied {' and '.join(had) or 'none'}, and now {' and '.join(has) or 'none'}; give the study another name"
+    )
+
+
+def _model_sizes(plain: Mapping[str, Any]) -> list[str]:
+    ladder = plain.get("ladder")
+    return sorted({WIDTH, DEPTH}.intersection(ladder)) if isinstance(ladder, Mapping) else []
+
+
 def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:
     known = WORKLOADS.get(spec.workload)
     option = name if known is None else known.size_option(name)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from hpo.errors import SpecError, TuningError
 from hpo.planning.plan import Plan, planned_job
 from hpo.runs import repository, study_forecast
 from hpo.runs.results import StudyResult
 from hpo.study.spec import StudySpec, load_study
 from hpo.tuning.generation.race import RaceCourse
+from hpo.tuning.generation.strategy import SweepDone
 from hpo.tuning.race import Race
+from hpo.tuning.sweep import Sweep
 from search_spaces.settings import TrainingSettings
 from storage.records import (
     NewOutcome,
@@ -158,6 +161,39 @@ def test_a_race_does_not_continue_with_the_runs_of_another_model(store, tmp_path
         progress=lambda *_: None,
     )
     assert [trial.settings["width"] for trial in race.trials] == [64]
+
+
+def test_a_study_is_not_continued_with_other_model_sizes(store):
+    """Nothing would say with which depth, or which widths, the trials so far were trained."""
+    spec = study_of(64)
+    repository.enter_study(store, spec)
+    plain = spec.to_dict()
+    ladder, full = plain["ladder"], plain["full_scale"]
+    deeper = {**plain, "ladder": {**ladder, "depth": [1, 2]}, "full_scale": {**full, "depth": 4}}
+    flat = {**plain, "ladder": [16, 32], "full_scale": {"global_batch_size": 64}}
+    for other, told in ((deeper, "width, and now depth and width"), (flat, "width, and now none")):
+        with pytest.raises(SpecError, match=f"it varied {told}"):
+            repository.enter_study(store, StudySpec.from_dict(other))
+    wider = {**plain, "ladder": {**ladder, "width": [16, 32, 48]}}
+    assert repository.enter_study(store, StudySpec.from_dict(wider)).name == spec.name
+
+
+def test_a_trial_that_no_trainer_can_train_ends_the_sweep_with_the_reason(store, tmp_path):
+    """As in a study that was stored before its warmup was checked."""
+    plain = study_of(64).to_dict()
+    plain["search"] |= {"decay": "cosine", "warmup_epochs": 4.0}
+    plain["ladder"], plain["full_scale"] = [16, 32], {"global_batch_size": 64}
+    spec = StudySpec.from_dict(plain)
+    sweep = Sweep(
+        spec,
+        entered(store, spec),
+        store,
+        checkpoints=tmp_path / "checkpoints" / "1",
+        progress=lambda *_: None,
+    )
+    assert isinstance(sweep.next_config("one"), SweepDone)
+    with pytest.raises(TuningError, match=r"cannot be trained: .* needs warmup_epochs below"):
+        _ = sweep.ending
 
 
 @pytest.mark.medium
