@@ -28,6 +28,7 @@ from typing import Any, Literal
 from hpo.errors import EvidenceError
 from hpo.past_runs.past_run import PastRun, Reading
 from hpo.study.jobs import said_train_samples
+from hpo.study.sizes import full_scale_sizes, length_share, sizes_of_settings
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Categorical, Float, Int
 from search_spaces.names import nearest_or_all
@@ -45,6 +46,7 @@ from search_spaces.techniques import own_settings_of
 from storage.errors import InvalidRecord
 from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
+from trainers.job import LENGTH
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
 """The units of a curve's steps: completed epochs, epochs counted from 0, optimizer updates, or samples."""
@@ -163,14 +165,17 @@ def trial_of_past_run(
     )
     seed = _whole(said.values, "seed") if "seed" in said.values else next_seed(new)
     new = dataclasses.replace(new, seed=seed)
+    budget = spec.question.epochs
+    if budget is not None:
+        budget *= length_share(spec, sizes_of_settings(spec, settings.own))
     points = _points(said, batch, options) if METRIC in said.curves else []
     if fault := fault_of_points(points):
         raise SkippedRunError(f"its curve is not a valid training curve: {fault}")
     try:
         result = (
-            _end_of_curve(spec, points, said, options)
+            _end_of_curve(spec, points, said, options, budget)
             if points
-            else _end_of_values(spec, said, options)
+            else _end_of_values(spec, said, options, budget)
         )
     except InvalidRecord as error:
         raise SkippedRunError(str(error)) from error
@@ -193,8 +198,8 @@ class _Said:
 
 
 def _settings_of(spec: StudySpec) -> tuple[str, ...]:
-    """Return the settings that a run may record: the common settings and the study's own."""
-    return (*names(), *_described(spec), *spec.search.own_names)
+    """Return the settings that a run may record: the common settings, the study's own, and the sizes of its ladder."""
+    return (*names(), *_described(spec), *spec.search.own_names, *dict(full_scale_sizes(spec)))
 
 
 def _described(spec: StudySpec) -> dict[str, OwnSetting]:
@@ -257,6 +262,7 @@ def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
         for name in spec.search.own_names
         if name in values
     }
+    sizes = _sizes(spec, values)
     missing = sorted(set(spec.search.domains) - told.keys())
     if missing:
         raise SkippedRunError(f"it does not give {', '.join(missing)}, which the study tunes")
@@ -273,9 +279,25 @@ def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
                 f"{_shown(base.value(name))}"
             )
     try:
-        return TrainingSettings.from_record({**spec.search.fixed, **told})
+        return TrainingSettings.from_record({**spec.search.fixed, **told, **sizes})
     except SettingError as error:
         raise SkippedRunError(str(error)) from error
+
+
+def _sizes(spec: StudySpec, values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the run's model sizes and length, by the names under which trials store them."""
+    sizes = [name for name, _ in full_scale_sizes(spec)]
+    missing = [name for name in sizes if name not in values]
+    if missing:
+        raise SkippedRunError(
+            f"it does not give {' and '.join(missing)}, which the study's ladder varies: map a name to each"
+            + (f" ({LENGTH} is the length of a run, in samples)" if LENGTH in missing else "")
+        )
+    found = {name: _whole(values, name, least=1) for name in sizes}
+    for name, size in found.items():
+        if size > MOST_WHOLE:
+            raise SkippedRunError(f"its {name} must be at most {MOST_WHOLE}, but is {size:g}")
+    return found
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -437,13 +459,16 @@ def _epochs(step: float, batch: int, samples: int, axis: Axis) -> float:
 
 
 def _end_of_curve(
-    spec: StudySpec, points: Sequence[ConvergencePoint], said: _Said, options: ImportOptions
+    spec: StudySpec,
+    points: Sequence[ConvergencePoint],
+    said: _Said,
+    options: ImportOptions,
+    budget: float | None,
 ) -> TrialResult:
+    """Return how a run with a curve ended; ``budget`` are the epochs of a fixed budget."""
     better = max if spec.target.higher_is_better else min
     lost = _epochs_to_lost_loss(said, points[0].global_batch_size, options)
-    if (
-        budget := spec.question.epochs
-    ) is not None:  # points beyond the budget say nothing about the result within it
+    if budget is not None:  # points beyond the budget say nothing about the result within it
         points = [point for point in points if point.epochs <= LONGER * budget] or points[:1]
         lost = lost if lost <= LONGER * budget else math.inf
     last = points[-1]
@@ -481,8 +506,12 @@ def _resolution(points: Sequence[ConvergencePoint]) -> float:
     return points[-1].epochs - (points[-2].epochs if len(points) > 1 else 0.0)
 
 
-def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> TrialResult:
-    """Return how a run without a curve ended, judged only by its recorded values."""
+def _end_of_values(
+    spec: StudySpec, said: _Said, options: ImportOptions, budget: float | None
+) -> TrialResult:
+    """Return how a run without a curve ended, judged only by its recorded values; ``budget`` are the epochs of a fixed
+    budget.
+    """
     values = said.values
     epochs = _number("epochs", values["epochs"]) if "epochs" in values else None
     seconds = _number("seconds", values["seconds"]) if "seconds" in values else said.run.seconds
@@ -522,7 +551,6 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
             f"it has no curve of {spec.target.metric}, and does not give both its epochs and "
             f"its last {spec.target.metric}: map names to them"
         )
-    budget = spec.question.epochs
     if budget is not None and epochs is not None and epochs > LONGER * budget:
         raise SkippedRunError(
             f"it trained for {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,17 +182,22 @@ def folder_name(plan: Plan) -> str:
 
 
 def planned_job(
-    spec: StudySpec, settings: TrainingSettings, global_batch_size: int, epochs: Interval | None
+    spec: StudySpec,
+    settings: TrainingSettings,
+    global_batch_size: int,
+    epochs: Interval | None,
+    sizes: Mapping[str, int] | None = None,
 ) -> TrainingJob:
     """Return the training job of a plan, with a seed that the sweep did not use.
 
     It may train BUDGET_FACTOR times as long as the upper end of the forecast, and at least as long as a trial of the
-    sweep. A fixed budget is unchanged.
+    sweep. A fixed budget is unchanged. ``sizes`` are those of its model, by default the full-scale ones.
     """
     budget = spec.budget.epochs_per_trial
     if epochs and not spec.question.fixed:
         budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
     settings = settings_at_full_scale(spec, settings)
+    settings = dataclasses.replace(settings, own={**settings.own, **(sizes or {})})
     return training_job(
         spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget
     )

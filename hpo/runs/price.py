@@ -20,15 +20,13 @@ from hpo.errors import TuningError
 from hpo.planning.machines import local
 from hpo.runs.checks import check_workload
 from hpo.runs.results import SHARE_OF_SWEEP
-from hpo.study.jobs import training_job
+from hpo.study.jobs import some_settings, training_job
 from hpo.study.price import StudyPrice
 from hpo.study.program import PROGRAM
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import budgets_by_sizes, cost_share_of_sizes, length_share
 from hpo.study.spec import StudySpec
 from hpo.tuning.resources import TrialResources
-from search_spaces.domains import Categorical
-from search_spaces.settings import TrainingSettings
 from trainers.json_text import json_text
 
 if TYPE_CHECKING:
@@ -124,19 +122,9 @@ def _with_times(
     )
 
 
-def _some_settings(spec: StudySpec) -> TrainingSettings:
-    """Return settings with the lowest value of every tuned number and the first value of every tuned choice."""
-    return spec.search.settings(
-        {
-            name: domain.values[0] if isinstance(domain, Categorical) else domain.low
-            for name, domain in spec.search.domains.items()
-        }
-    )
-
-
 def _timed(spec: StudySpec, seconds: float) -> tuple[dict[int, float], str]:
     """Return the seconds per sample by rung, with the number of accelerators under ``ACCELERATORS``, and any error."""
-    settings = _some_settings(spec)
+    settings = some_settings(spec)
     jobs = [training_job(spec, settings, batch, 0).to_dict() for batch in spec.ladder]
     with tempfile.TemporaryDirectory(prefix="hpo-speed-") as folder:
         jobs_file, out, err = (Path(folder, name) for name in ("jobs.json", "out", "err"))

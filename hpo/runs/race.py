@@ -17,7 +17,7 @@ from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.runs.study_forecast import forecast, forecast_without_race
-from hpo.study.sizes import full_scale_sizes, rung_in_words
+from hpo.study.sizes import full_scale_sizes, has_full_scale_sizes, rung_in_words
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ def plan_race(
     most = result.race_samples if samples is None else samples
     made = forecast_without_race(result, global_batch_size)
     assert made.posterior is not None, "a new forecast always has its fitted laws"
-    begun = any(trial.global_batch_size == global_batch_size for trial in result.raced)
+    begun = any(
+        trial.global_batch_size == global_batch_size
+        and has_full_scale_sizes(result.spec, trial.settings)
+        for trial in result.raced
+    )
     most_epochs = most / result.train_samples if result.train_samples else 0.0
     candidates = choose_candidates(made.posterior, global_batch_size, most_epochs)
     at = f"at {rung_in_words(global_batch_size, full_scale_sizes(result.spec))}"

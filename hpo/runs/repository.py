@@ -28,7 +28,14 @@ from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.study import yaml_text
-from hpo.study.jobs import said_train_samples, search_path, training_job, workload_data
+from hpo.study.jobs import (
+    model_sizes_of_job,
+    said_train_samples,
+    search_path,
+    some_settings,
+    training_job,
+)
+from hpo.study.sizes import fault_of_other_model_sizes, full_scale_sizes
 from hpo.study.spec import StudySpec, parse_stored_study
 from search_spaces.settings import TrainingSettings
 from storage import records
@@ -104,6 +111,8 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
                 f"study, or the stored one (`hpo rename {spec.name} NAME`)",
                 *name.split("."),
             )
+    if fault := fault_of_other_model_sizes(before.to_dict(), spec.to_dict()):
+        raise spec.error(fault, "ladder")
     return study
 
 
@@ -192,29 +201,43 @@ def keep_cost(store: Store, study: Study, cost: WorkloadCost) -> None:
 
 
 def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
-    """Measure and store the cost of a sample of the study's workload, unless it is known; return an error message, or
-    "".
+    """Measure and store the cost of a sample of the study's workload at full scale, unless it is known; return an error
+    message, or "".
 
-    Plans for other machines need the cost but the study itself does not, so an error here does not fail the study.
+    Plans for other machines need the cost but the study itself does not, so an error here does not fail the study. A
+    known cost is replaced if the full scale of the model has changed, or the figures that a program's study gives.
     """
     from trainers.cost import workload_cost
     from trainers.workloads import load_workload
 
-    if _cost(store, study) is not None or (
-        spec.program and not isinstance(spec.program.cost, Mapping)
-    ):
+    known = _cost(store, study)
+    if spec.program and not isinstance(spec.program.cost, Mapping):
+        return ""
+    if known is not None and not spec.sizes and not spec.program:
         return ""
     try:
-        keep_cost(
-            store,
-            study,
-            workload_cost(load_workload(spec.workload, workload_data(spec), search_path(spec))),
+        job = training_job(spec, some_settings(spec), spec.ladder[-1], seed=0)
+        cost = workload_cost(
+            load_workload(job.workload, job.data, job.search_path),
+            TrainingSettings(own=job.settings.of_workload),
         )
+        if known is None or spec.program or _counts(cost) != _counts(known):
+            keep_cost(store, study, cost)
     except StoreError:
         raise
     except Exception as error:  # the workload may be arbitrary code
         return f"the cost of a sample could not be measured, so plans need --cost: {error}"
     return ""
+
+
+def _counts(cost: WorkloadCost) -> tuple[float, ...]:
+    """Return the figures that follow from the model alone; the others differ a little with every measurement."""
+    return (
+        cost.parameters,
+        cost.gradient_tensors,
+        cost.flops_per_sample,
+        cost.activation_bytes_per_sample,
+    )
 
 
 def _cost(store: Store, study: Study) -> WorkloadCost | None:
@@ -335,7 +358,7 @@ def keep_plan(
         slot_seconds=plan.slot_seconds,
         chance_in_slot=plan.chance_in_slot,
         limited_by=plan.limited_by,
-        details=_details(plan),
+        details=_details(plan, model_sizes_of_job(forecast.spec, plan.job)),
         **_ends("epochs", plan.epochs),
         **_ends("seconds", plan.seconds),
     )
@@ -433,22 +456,17 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
     settings = TrainingSettings.from_record(stored.settings)
     epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
-    job = planned_job(spec, settings, stored.global_batch_size, epochs)
-    own = {name: settings.own.get(name, value) for name, value in job.settings.own.items()}
     details = json.loads(stored.details) if stored.details else {}
+    sizes = {**settings.own, **details.get("sizes", {})}  # its own, not today's full scale
+    grown = {name: sizes[name] for name, _ in full_scale_sizes(spec) if name in sizes}
+    job = planned_job(spec, settings, stored.global_batch_size, epochs, grown)
     return Plan(
         study=spec.name,
         kind=stored.kind,
         machine=stored.machine,
         nodes=stored.nodes,
         workers=stored.workers,
-        job=dataclasses.replace(
-            job,
-            settings=dataclasses.replace(
-                job.settings, own=own
-            ),  # its sizes, not today's full scale
-            micro_batch_size=stored.micro_batch_size,
-        ),
+        job=dataclasses.replace(job, micro_batch_size=stored.micro_batch_size),
         epochs=epochs,
         seconds=seconds,
         trust=str(stored.trust or ""),
@@ -468,13 +486,17 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
     )
 
 
-def _details(plan: Plan) -> str | None:
-    """Return the parts of a plan that have no column of their own, as JSON; None if there are none."""
+def _details(plan: Plan, sizes: Mapping[str, int]) -> str | None:
+    """Return the parts of a plan that have no column of their own, as JSON; None if there are none.
+
+    ``sizes`` are those of its model that grow in its study, which may change its full scale later.
+    """
     details = {
         "accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
         "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(),
         "details": plan.details,
         **({"best": plan.best.to_dict()} if plan.best else {}),
+        **({"sizes": dict(sizes)} if sizes else {}),
     }
     return json_text(details) if any(details.values()) else None
 

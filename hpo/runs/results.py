@@ -17,6 +17,7 @@ from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
 from hpo.runs.notebook import forecast_html, study_html
 from hpo.runs.ramp import Array, RampSaving
+from hpo.study.jobs import model_sizes_of_job
 from hpo.study.sizes import (
     Point,
     costly_samples,
@@ -375,7 +376,9 @@ class StudyResult:
         return (
             *self.trials,
             *(
-                _as_trial(run.plan, outcome, self.study.id)
+                _as_trial(
+                    run.plan, outcome, self.study.id, model_sizes_of_job(self.spec, run.plan.job)
+                )
                 for run in self.launched
                 if run.plan.global_batch_size not in without
                 for outcome in run.outcomes
@@ -452,8 +455,10 @@ def trial_ended_because(result: StudyResult, trial: Trial) -> str:
     return f"not within the constraints: {broken}; {trial.reason}" if broken else trial.reason
 
 
-def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
-    """Convert an outcome to a trial, with a number below those of the sweep's trials."""
+def _as_trial(plan: Plan, outcome: Outcome, study_id: int, sizes: Mapping[str, int]) -> Trial:
+    """Convert an outcome to a trial, with a number below those of the sweep's trials; ``sizes`` are those of the plan's
+    model.
+    """
     return Trial(
         id=-outcome.id,
         study_id=study_id,
@@ -461,7 +466,7 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
         state=outcome.state,
         global_batch_size=plan.global_batch_size,
         seed=outcome.seed,
-        settings=plan.job.settings.to_record(),
+        settings={**plan.job.settings.to_record(), **sizes},
         purpose=TrialPurpose.OUTCOME,
         epochs_to_target=outcome.epochs_to_target,
         epochs=outcome.epochs,

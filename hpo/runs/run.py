@@ -43,6 +43,7 @@ from hpo.runs.study_forecast import direct_search, forecast, with_forecast
 from hpo.runs.study_limits import LimitWatch, StudyLimits
 from hpo.runs.study_plan import baseline_plans, make_plan
 from hpo.study.jobs import search_path
+from hpo.study.sizes import has_full_scale_sizes
 from hpo.study.spec import StudySpec
 from storage.errors import StoreError
 from storage.records import Study, StudyState, Trial, TrialPurpose, TrialState
@@ -199,7 +200,10 @@ class _Run:
         if batch is None:
             return None
         result = self._read()
-        if best_settings(result.swept, self._spec.question) is None or result.searched:
+        swept_there = any(
+            has_full_scale_sizes(self._spec, trial.settings) for trial in result.searched
+        )
+        if best_settings(result.swept, self._spec.question) is None or swept_there:
             return None  # there is no evidence yet, or the sweep itself trained there
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():

@@ -35,9 +35,14 @@ from hpo.runs.results import (
     epochs_trained,
     worker_throughput,
 )
-from hpo.study.sizes import full_scale_sizes, settings_at_full_scale, transferred_sizes
+from hpo.study.sizes import (
+    full_scale_sizes,
+    has_full_scale_sizes,
+    settings_at_full_scale,
+    transferred_sizes,
+)
 from search_spaces.settings import TrainingSettings
-from storage.records import TrialPurpose
+from storage.records import Trial, TrialPurpose
 
 KEPT_FITS = 8
 """Number of fits cached per process, a few megabytes each: enough for several forecasts and a plan."""
@@ -83,11 +88,12 @@ def forecast(
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
-    there = [
-        trial
-        for trial in trials_counted_once([*result.searched, *result.raced])
-        if trial.global_batch_size == global_batch_size
-    ]
+
+    def is_there(trial: Trial) -> bool:
+        same_batch = trial.global_batch_size == global_batch_size
+        return same_batch and has_full_scale_sizes(result.spec, trial.settings)
+
+    there = [t for t in trials_counted_once([*result.searched, *result.raced]) if is_there(t)]
     raced = (
         [observation_of_trial(trial_as_counted(trial, question)) for trial in there]
         if not question.fixed
@@ -99,7 +105,7 @@ def forecast(
         budgets=budgets,
         past=past,
         race=whole_race_trainings([each for each in raced if each is not None]),
-        searched=any(trial.global_batch_size == global_batch_size for trial in result.searched),
+        searched=any(is_there(trial) for trial in result.searched),
         kept=kept_constraints(result),
     )
     settings = settings_at_full_scale(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from hpo.study.sizes import Point, full_scale_sizes, length_share, sizes_of_settings
 from hpo.study.spec import StudySpec
+from search_spaces.domains import Categorical
 from search_spaces.plugins import PluginError
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques.parametrizations import MODEL_SIZES
@@ -82,6 +84,30 @@ def agent_folder(folder: Path, name: str) -> Path:
     """Return the folder for the checkpoints and programs' files of agents that train the study of this name."""
     segment = quote(name, safe="")
     return folder / "agents" / (segment.replace(".", "%2E") if name in (".", "..") else segment)
+
+
+def some_settings(spec: StudySpec) -> TrainingSettings:
+    """Return settings with the lowest value of every tuned number and the first value of every tuned choice."""
+    return spec.search.settings(
+        {
+            name: domain.values[0] if isinstance(domain, Categorical) else domain.low
+            for name, domain in spec.search.domains.items()
+        }
+    )
+
+
+def model_sizes_of_job(spec: StudySpec, job: TrainingJob) -> dict[str, int]:
+    """Return the model sizes, of those that grow in the study, with which a job trains."""
+    described = described_workload(spec.workload)
+    found = {}
+    for name, full in full_scale_sizes(spec):
+        if name == LENGTH:
+            continue
+        of_model = described is not None and name in described.grows
+        option = described.size_option(name) if described is not None else name
+        read_from: Mapping[str, Any] = job.data if of_model else job.settings.own
+        found[name] = int(read_from.get(option, full))
+    return found
 
 
 def training_job(

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hpo.study.faults import Location, shown_value
 from search_spaces.divisors import divisors_of
-from search_spaces.domains import Categorical
+from search_spaces.domains import Categorical, Float
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
+from search_spaces.techniques import DECAYS
 
 MAX_NAME_CHARACTERS = 100
 _WORKLOAD = re.compile(r"[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -42,6 +43,24 @@ def faults_of_new(name: str, search: SearchSpace) -> Iterator[tuple[Location, st
         yield ("name",), of_name
     for setting, message in search.faults_of_new():
         yield ("search", setting), message
+
+
+def faults_of_warmup(search: SearchSpace, shortest: float) -> Iterator[tuple[Location, str]]:
+    """Yield a fault if a run may warm up for longer than it trains, with a decay that lasts to its end.
+
+    ``shortest`` is the length of the shortest run, in epochs.
+    """
+    decays = [name for name in search.possible("decay") if name in DECAYS and DECAYS[name].ends]
+    if not decays or None not in search.possible("decay_epochs"):
+        return
+    most = max(float(each) for each in search.possible("warmup_epochs"))
+    ends = isinstance(search.domains.get("warmup_epochs"), Float)  # a sample hardly ever meets it
+    if most > shortest or (most == shortest and not ends):
+        yield (
+            ("search", "warmup_epochs"),
+            f"warmup_epochs must be less than the length of every run, as decay {decays[0]} lasts to its end, but got "
+            f"up to {most:g} and runs of {shortest:g} epochs; lower it, or give decay_epochs",
+        )
 
 
 def check_workload(workload: str) -> str:

@@ -179,6 +179,13 @@ def sizes_of_settings(spec: StudyWithSizes, settings: Mapping[str, Any]) -> Poin
     return sizes_in_settings(full_scale_sizes(spec), settings)
 
 
+def has_full_scale_sizes(spec: StudyWithSizes, settings: Mapping[str, Any]) -> bool:
+    """Return whether a trial with these stored settings has the full-scale sizes, as every trial does if only the batch
+    size varies.
+    """
+    return sizes_of_settings(spec, settings) == full_scale_sizes(spec)
+
+
 def sizes_in_settings(full: Point, settings: Mapping[str, Any]) -> Point:
     """Return the sizes in stored settings; ``full`` holds the full-scale sizes, which are the defaults."""
     return tuple((name, int(settings.get(name, size))) for name, size in full)
@@ -336,6 +343,27 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
             f"fused trials must have the same model size, but the ladder has several sizes and "
             f"resources.fused_trials is {spec.resources.fused_trials}; leave fused_trials out",
         )
+
+
+def fault_of_other_model_sizes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return why a stored study must not be continued with another file, if the two files, given as plain values, vary
+    different model sizes; "" if they vary the same.
+
+    A trial stores only the sizes that vary, so nothing would say with which size the earlier ones trained. Lengths are
+    no model sizes: without one, a trial has the study's whole budget.
+    """
+    had, has = _model_sizes(before), _model_sizes(after)
+    if had == has:
+        return ""
+    return (
+        f"the ladder must vary the same model sizes when a study continues, because its trials state only those, but "
+        f"it varied {' and '.join(had) or 'none'}, and now {' and '.join(has) or 'none'}; give the study another name"
+    )
+
+
+def _model_sizes(plain: Mapping[str, Any]) -> list[str]:
+    ladder = plain.get("ladder")
+    return sorted({WIDTH, DEPTH}.intersection(ladder)) if isinstance(ladder, Mapping) else []
 
 
 def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:

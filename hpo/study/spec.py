@@ -44,6 +44,7 @@ from hpo.study.sizes import (
     SAMPLES,
     faults_of_sizes,
     full_scale_sizes,
+    length_share,
     points,
     split_sizes_from_ladder,
 )
@@ -387,10 +388,12 @@ class StudySpec(Section):
 
     def check_new(self) -> None:
         """Raise :class:`SpecError` if no new study may be this one, with every reason; a stored study may be it."""
-        found = [
-            self.error(message, *location)
-            for location, message in rules.faults_of_new(self.name, self.search)
+        shortest = min(length_share(self, point) for point in points(self))
+        faults = [
+            *rules.faults_of_new(self.name, self.search),
+            *rules.faults_of_warmup(self.search, shortest * self.budget.epochs_per_trial),
         ]
+        found = [self.error(message, *location) for location, message in faults]
         if found:
             raise SpecError([fault for error in found for fault in error.faults], path=self._path)
 

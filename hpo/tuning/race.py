@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpo.study.sizes import has_full_scale_sizes
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.race import (
     RaceCourse,
@@ -79,6 +80,7 @@ class Race(StudyTrainings):
             trial
             for trial in super()._stored()
             if trial.global_batch_size == self.course.global_batch_size
+            and has_full_scale_sizes(self._spec, trial.settings)
         ]
 
     def _config(self, trial: Trial) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from search_spaces.settings import TrainingSettings
 from storage.errors import StoreError
 from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
 from storage.store import Store
+from trainers.errors import TrainerError
 from trainers.workloads.program.files import ProgramFiles
 
 Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
@@ -197,13 +198,17 @@ class StudyTrainings:
                 return trial
             if trial.state is not TrialState.RUNNING:
                 self._start(trial)
+            job = self._job(trial)
         except (HpoError, StoreError) as error:
             self.failure = error
+            return SweepDone()
+        except TrainerError as error:
+            self.failure = TuningError(f"a trial's settings cannot be trained: {error}")
             return SweepDone()
         self._trials[trial.id] = dataclasses.replace(trial, state=TrialState.RUNNING)
         self._ids[tune_id] = trial.id
         return {
-            "job": self._job(trial),
+            "job": job,
             "checkpoint_seconds": CHECKPOINT_SECONDS,
             "checkpoint": str(self._checkpoints / f"{trial.number}.pt"),
             "folder": str(self._folder(trial)),

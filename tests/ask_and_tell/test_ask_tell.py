@@ -612,10 +612,10 @@ def test_an_evaluation_beyond_a_fixed_budget_does_not_count(url, evaluations, be
             steps = math.ceil(epochs * 512 / trial.global_batch_size)
             trial.report(epochs=epochs, metric=1 / epochs, steps=steps)
     read = hpo.read_study("bowl", url)
-    (trial,) = read.trials
-    assert (trial.state, trial.epochs) == (TrialState.CENSORED, evaluations[-1])
-    assert trial.best_metric == (None if best is None else pytest.approx(best))
-    assert read.spec.question.need(trial) == trial.best_metric
+    (ended,) = read.trials
+    assert (ended.state, ended.epochs) == (TrialState.CENSORED, evaluations[-1])
+    assert ended.best_metric == (None if best is None else pytest.approx(best))
+    assert read.spec.question.need(ended) == ended.best_metric
 
 
 PROGRAM = """\

@@ -15,6 +15,7 @@ from hpo.cli.commands import example, init
 from hpo.cli.main import main
 from hpo.planning.machines import local
 from hpo.runs import price
+from hpo.study.jobs import some_settings
 from search_spaces.settings import TrainingSettings
 from trainers.job import Target, TrainingJob
 from trainers.speed import seconds_per_sample
@@ -169,7 +170,7 @@ def test_what_is_timed_has_a_value_for_every_tuned_setting():
     spec = hpo.parse_study(
         text.replace("search:\n", "search:\n  nesterov: {choice: [true, false]}\n")
     )
-    settings = price._some_settings(spec)
+    settings = some_settings(spec)
     assert settings.nesterov is True
     assert settings.learning_rate == spec.search.domains["learning_rate"].low
 

@@ -1,5 +1,6 @@
 """Past runs become trials by the study's own target; incomparable ones are left out, with the reason."""
 
+import dataclasses
 import math
 
 import pytest
@@ -117,6 +118,38 @@ def test_a_loss_lost_beyond_the_budget_says_nothing_of_the_time_within_it():
 
     assert state((20, 1.0), (30, math.nan)) is TrialState.CENSORED
     assert state((20, math.nan), (30, math.nan)) is TrialState.DIVERGED
+
+
+GROWING = (
+    STUDY.replace("at_least: 0.96", "best_within: {samples: 1280}")
+    .replace("{source: digits}", "{source: digits, train_samples: 320}")
+    .replace("ladder: [32, 64, 128]", "ladder: {global_batch_size: [32], width: [8, 16], samples: [320, 640]}\n"
+             "full_scale: {global_batch_size: 64, width: 32, samples: 1280}")
+    .replace(", epochs_per_trial: 10", "")
+)  # fmt: skip
+
+
+def test_a_run_of_a_growing_study_keeps_its_sizes_and_ends_with_its_own_length():
+    study = parse_study(GROWING)
+
+    def imported(past):
+        options = check_options(study, [past], ImportOptions())
+        return trial_of_past_run(study, past, options, lambda new: 7)
+
+    curve = [0.3, 0.5, 0.9, 0.9]
+    trial = imported(run(curve, width="16", training_samples=640.0))
+    assert trial.new.settings["own"] == {"width": 16, "training_samples": 640}
+    assert trial.result.best_metric == 0.5 and trial.result.epochs == 2
+    values = {"width": 8, "training_samples": 320, "top1": 0.4, "epochs": 1}
+    without_curve = dataclasses.replace(run([]), curves={}, values={**run([]).values, **values})
+    assert imported(without_curve).result.best_metric == 0.4
+    longer = dataclasses.replace(without_curve, values={**without_curve.values, "epochs": 4})
+    with pytest.raises(SkippedRunError, match="trained for 4 epochs, but the study's budget is 1"):
+        imported(longer)
+    with pytest.raises(SkippedRunError, match="does not give width and training_samples"):
+        imported(run(curve))
+    with pytest.raises(SkippedRunError, match="width must be a whole number of at least 1"):
+        imported(run(curve, width=0, training_samples=640))
 
 
 def test_the_caller_says_what_a_status_stands_for():

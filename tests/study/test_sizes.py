@@ -407,3 +407,20 @@ def test_the_speed_of_the_large_model_is_that_of_the_largest_timed_over_its_cost
     assert (
         worker_throughput(trials, 2048) == (2048 + 512) / 2
     )  # of all that were timed at the largest batch
+
+
+def test_a_new_study_must_not_warm_up_for_longer_than_its_shortest_run():
+    """The shortest run has 2,048 of the 2,048 samples of an epoch."""
+
+    def new(warmup: Any, **others: Any) -> None:
+        search = {**PLAIN["search"], "warmup_epochs": warmup, "decay": "cosine", **others}
+        study(search=search).check_new()
+
+    with pytest.raises(SpecError, match=r"of every run, .* up to 2 and runs of 1 epochs"):
+        new({"uniform": [0, 2]})
+    with pytest.raises(SpecError, match="up to 1 and runs of 1 epochs"):
+        new(1.0)
+    new({"uniform": [0, 1]})
+    new(0.5)
+    new({"uniform": [0, 2]}, decay_epochs=8.0)
+    new({"uniform": [0, 2]}, decay="constant")

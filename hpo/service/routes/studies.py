@@ -29,7 +29,7 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import json_reply
 from hpo.service.routes.common import After, Limit, Words, error_responses
 from hpo.service.study_facts import StudyFacts, study_facts
-from hpo.study.sizes import named_sizes, points
+from hpo.study.sizes import fault_of_other_model_sizes, named_sizes, points
 from hpo.study.spec import parse_stored_study
 from storage.errors import NotFound
 from storage.records import NewStudy, Study, StudyState
@@ -328,6 +328,8 @@ def _check_comparable(study: Study, spec: CheckedStudy) -> None:
                 f"be comparable; submit it under another name"
             )
             raise SpecError(SpecFault(message, key=name))
+    if fault := fault_of_other_model_sizes(before, now):
+        raise SpecError(SpecFault(fault, key="ladder"))
 
 
 def _least(*values: float | int | None) -> Any:
