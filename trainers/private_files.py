@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import IO
@@ -38,6 +39,12 @@ def make_private_folder(path: Path) -> Path:
     for each in reversed(missing):
         each.mkdir(mode=0o777 & ~removed_permissions(), exist_ok=True)
     return path
+
+
+def make_writable_folder(path: Path) -> Path:
+    """Create a folder like :func:`make_private_folder`; raise OSError if no file can be created in it."""
+    with tempfile.TemporaryFile(dir=make_private_folder(path)):
+        return path
 
 
 def write_private_text(path: Path, text: str, *, executable: bool = False) -> None:

@@ -89,15 +89,16 @@ def choose_plan(
         and asked.global_batch_size != made.global_batch_size
     ):
         made = forecast_at(made, asked.global_batch_size)
+    rates, memory = _figures(made, target, asked)
     if asked.global_batch_size != "best":
         check_layout(
             planned_job(made.spec, made.settings, made.global_batch_size, None),
             target,
             nodes,
             workers,
+            memory,
         )
     constraints = _constraints(asked, made.global_batch_size)
-    rates, memory = _figures(made, target, asked)
     context = _context(made, target, rates, memory, asked)
     selection = None if rates is None else plan_placement(context, constraints, notes)
     place = selection.best.placement if selection else plan_untimed(context, constraints)

@@ -130,7 +130,10 @@ def secret_file(folder: Path) -> Path:
 
 
 def login_secret(store: Store, folder: Path) -> str:
-    """Return the login link's secret: the old one if still valid, so that open pages stay logged in, else a new one."""
+    """Return the login link's secret: the old one if still valid, so that open pages stay logged in, else a new one.
+
+    Raises :class:`ServeError` if a new one cannot be written to ``folder``.
+    """
     file = secret_file(folder)
     try:
         secret = file.read_text(encoding="utf-8").strip()
@@ -145,10 +148,16 @@ def login_secret(store: Store, folder: Path) -> str:
         name="login link of hpo serve",
         lifetime=LINK_LIFETIME,
     )
-    make_private_folder(folder)
-    file.unlink(missing_ok=True)
-    file.touch(mode=0o600, exist_ok=False)
-    file.write_text(secret + "\n", encoding="utf-8")
+    try:
+        make_private_folder(folder)
+        file.unlink(missing_ok=True)
+        file.touch(mode=0o600, exist_ok=False)
+        file.write_text(secret + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ServeError(
+            f"cannot write the token of the login link to {folder}: {error.strerror or error}; give "
+            "another folder (--folder)"
+        ) from error
     return secret
 
 

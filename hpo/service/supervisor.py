@@ -50,7 +50,8 @@ class WorkerProcess:
                 LOG.warning("the worker did not stop within %g s and is killed", seconds)
                 _signal(process, signal.SIGKILL)
                 process.wait()
-        self._thread.join(5)
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(5)
 
     def _keep(self) -> None:
         wait = 1.0

@@ -37,7 +37,7 @@ from hpo.study.spec import StudySpec
 from hpo.study.trackers import trackers_allowed_here
 from hpo.tuning.periodic import PeriodicThread
 from hpo.tuning.retry import RETRY_SECONDS
-from hpo.tuning.tuner import RayOptions, stop_ray
+from hpo.tuning.tuner import RayOptions, prepare_folder, stop_ray
 from storage.errors import LeaseLost, StoreError
 from storage.records import Lease, StudyState, Trial, WorkerBeat
 from storage.store import Store
@@ -107,8 +107,13 @@ class StudyWorker:
         self._stopping.set()
 
     def run(self) -> int:
-        """Run studies; return how many were taken. Raises StorageUnavailableError if there is no database."""
+        """Run studies; return how many were taken.
+
+        Raises StorageUnavailableError if there is no database. Raises TuningError if nothing can be written to the
+        folder, because every study in the queue would fail there.
+        """
         taken, options = 0, self._options
+        prepare_folder(options.folder)
         with (
             open_store(options.storage) as store,
             _Presence(store, self.name, options.cores) as presence,

@@ -33,7 +33,12 @@ from hpo.tuning.trainings import Progress, StudyTrainings, TrainingsEnding
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
-from trainers.private_files import lock_file, make_private_folder, open_private
+from trainers.private_files import (
+    lock_file,
+    make_private_folder,
+    make_writable_folder,
+    open_private,
+)
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -178,14 +183,26 @@ def stop_ray() -> None:
         ray_session.stop_ray()
 
 
+def prepare_folder(folder: Path) -> None:
+    """Create the folder of checkpoints and plans if it is missing; raise :class:`TuningError` if nothing can be written
+    to it.
+    """
+    try:
+        make_writable_folder(folder)
+    except OSError as error:
+        raise TuningError(
+            f"cannot write to the folder {folder}: {error.strerror or error}; give another (--folder)"
+        ) from error
+
+
 @contextlib.contextmanager
 def hold_study_lock(folder: Path, study: Study) -> Iterator[None]:
     """Hold the study's lock in ``folder``; raise :class:`TuningError` if another process runs the study from that
-    folder.
+    folder, or if nothing can be written to it.
 
     The lock is released when its process ends, for whatever reason.
     """
-    make_private_folder(folder)
+    prepare_folder(folder)
     with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
         try:
             lock_file(lock)

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from hpo.errors import PlanError
+from hpo.planning.placement.optimise import PlanConstraints
+from hpo.planning.placement.planner import plan_placement
 from hpo.planning.timing.failures import NodeFailures
+from tests.planning.planning_contexts import KnownLaw, a_context, a_machine
 
 
 def one_run(
@@ -109,6 +112,17 @@ def test_a_run_saves_only_at_its_evaluations() -> None:
     late = failures.slowdown(1000, 3 * best)
     assert late == pytest.approx(failures.expected_seconds(864_000, 1000, 3 * best) / 864_000)
     assert late > failures.slowdown(1000)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_that_always_fails_takes_forever() -> None:
+    failures = NodeFailures(1.0)  # a failure every 0.37 s on 9,856 nodes, and a restart takes 300 s
+    assert failures.expected_seconds(3600, 9856) == math.inf
+    assert failures.slowdown(9856) == math.inf
+    machine = a_machine(9856)
+    context = a_context(machine=machine, law=KnownLaw(supported=(8, 2**17)), failures=failures)
+    best = plan_placement(context, PlanConstraints(nodes=9856, global_batch_size=2 * 9856)).best
+    assert best.seconds.low == best.expected_seconds == math.inf
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hpo.errors import PlanError
 from hpo.planning.placement.candidates import HOUR, PlanningContext
-from hpo.planning.placement.feasibility import round_up, time_for
+from hpo.planning.placement.feasibility import check_layout, round_up, time_for
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.planner import plan_placement, plan_untimed
 from hpo.planning.plan import check_plan_workers
@@ -65,6 +65,7 @@ def test_workers_split_every_size_that_the_batch_grows_to(
     [
         (PlanConstraints(nodes=7), "nodes must be between 1 and 6, the nodes of six, but got 7"),
         (PlanConstraints(nodes=99, global_batch_size=64), "nodes must be between 1 and 6"),
+        (PlanConstraints(nodes=99, ranks_per_node=5), "nodes must be between 1 and 6"),
         (PlanConstraints(ranks_per_node=4), "ranks per node must be between 1 and 3"),
         (
             PlanConstraints(micro_batch_size=64),
@@ -125,6 +126,13 @@ def test_what_can_be_kept_is_kept() -> None:
     with pytest.raises(PlanError) as nodes:
         plan_placement(context, PlanConstraints(nodes=9, global_batch_size=72))
     assert (nodes.value.nearest["nodes"], nodes.value.nearest["global_batch_size"]) == (6, 72)
+
+
+def test_a_layout_that_is_offered_fits_in_memory(tmp_path: Path) -> None:
+    memory, machine = memory_of(10), a_machine()
+    with pytest.raises(PlanError, match="5 nodes") as caught:
+        check_layout(small_job(tmp_path), machine, 5, None, memory)
+    assert caught.value.nearest["micro_batch_size"] <= 10
 
 
 def test_a_slot_that_is_too_short_names_one_that_is_enough() -> None:

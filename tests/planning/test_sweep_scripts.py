@@ -117,6 +117,19 @@ def test_what_the_script_makes_of_how_the_run_ended(folder, on, status, jobs_tak
     assert 3400 < seconds <= 3480  # an hour less two minutes, and what the script has taken
 
 
+def test_the_notice_before_the_end_of_a_slot_ends_neither_a_sweep_nor_an_agent(folder):
+    """Slurm and LSF signal the script itself, while the run or the agent is giving back its trials."""
+    write(folder, "slurm", "--nodes", "2", "--slots", "2")
+    up = "pid=$$; while ! grep -q script-[12].sh /proc/$pid/cmdline; do pid=$(awk '{print $4}' /proc/$pid/stat); done"
+    jobs, log = submit(folder, "slurm", programs={"hpo": f"set -e; {up}; kill -USR1 $pid; exit 75"})
+    assert [job["status"] for job in jobs] == [0, 75], log
+    text = write(folder, "slurm", "--array", "2", "--server", "http://h:1", "--token", "t")
+    assert "#SBATCH --signal=B:USR1" in text
+    shutil.rmtree(folder / "bin")
+    jobs, log = submit(folder, "slurm", programs={"hpo": "kill -USR1 $$; exit 0"})
+    assert jobs[0]["tasks"] == [0, 0], log
+
+
 def test_a_password_of_the_database_is_only_in_a_private_file(folder):
     url = "postgresql://ada:secret@db/hpo"
     (folder / "paced-slurm").mkdir()

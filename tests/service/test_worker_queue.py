@@ -103,6 +103,14 @@ def test_a_user_at_the_limit_waits_and_another_does_not(store, url, tmp_path):
     assert drain(url, tmp_path, per_owner=1) == 2
 
 
+def test_a_worker_without_a_folder_to_write_to_takes_no_study(store, url, tmp_path):
+    study = Paced("kept", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
+    (tmp_path / ".hpo").write_text("not a folder")
+    with pytest.raises(TuningError, match=r"cannot write to the folder .*\.hpo: .*--folder"):
+        drain(url, tmp_path)
+    assert store.study_by_id(study.id).state is StudyState.QUEUED
+
+
 def test_a_study_that_cannot_be_run_fails_with_its_reason_and_the_worker_goes_on(
     store, url, tmp_path
 ):

@@ -167,6 +167,12 @@ def test_convergence_is_in_the_database_while_the_trial_runs(run_on_ray, tmp_pat
     assert max(count for _, count in seen) > 0
 
 
+def test_a_folder_that_cannot_be_written_is_an_error(run, tmp_path):
+    (tmp_path / ".hpo").write_text("not a folder")
+    with pytest.raises(TuningError, match=r"cannot write to the folder .*\.hpo: .*--folder"):
+        run(trials=4)
+
+
 def test_two_processes_cannot_run_one_study(run, tmp_path):
     run(trials=4)
     lock = next((tmp_path / ".hpo").glob("study-*.lock"))

@@ -117,6 +117,7 @@ def write_array(
             *_directives(array.directives),
             "",
             _ARRAY.format(
+                no_notice=_NO_NOTICE,
                 folder=made.folder,
                 environment=_ENVIRONMENT,
                 token=TOKEN,
@@ -170,6 +171,9 @@ def _array(made: Scheduler, name: str, agents: int) -> JobArray:
     return made.array(agents)
 
 
+_NO_NOTICE = "trap '' USR1  # a scheduler's notice before the end of the slot; --stop-after ends the work in time"
+"""Without it, the notice would end the script before the work is given back and the next slot is requested."""
+
 _ENVIRONMENT = """\
 # module load python                 # YOURS: module names at your site
 environment=${HPO_ENVIRONMENT:-}      # YOURS: the virtual environment that holds this package, if it is not active
@@ -182,6 +186,7 @@ fi"""
 def _facts(made: Scheduler, slots: int) -> str:
     return f"""\
 set -uo pipefail
+{_NO_NOTICE}
 cd "{made.folder}" || exit 1
 account=${{HPO_ACCOUNT:-}}
 partition=${{HPO_PARTITION:-}}
@@ -229,6 +234,7 @@ esac
 
 _ARRAY = """\
 set -uo pipefail
+{no_notice}
 cd "{folder}" || exit 1
 {environment}
 HPO_TOKEN=$(<{token})  # not on a command line, which others on the host can read

@@ -145,7 +145,9 @@ class PlacementCandidate:
 
     @property
     def seconds(self) -> Interval:
-        """Median and 90 % interval of the time to target."""
+        """Median and 90 % interval of the time to target; infinite if failures leave no time for progress."""
+        if math.isinf(self.slowdown):
+            return Interval(math.inf, math.inf, math.inf)
         return Interval(*(float(value) for value in np.quantile(self.seconds_values, LEVELS)))
 
     @property

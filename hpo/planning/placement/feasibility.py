@@ -19,7 +19,7 @@ from hpo.planning.placement.optimise import (
     placement_candidates,
     placement_space,
 )
-from hpo.planning.placement.placements import GIB, placements_to_compare
+from hpo.planning.placement.placements import GIB, AcceleratorMemory, placements_to_compare
 from hpo.planning.placement.rates import SweepRates
 from hpo.planning.plan import check_plan_workers
 from trainers.job import TrainingJob
@@ -63,13 +63,20 @@ def check_constraints(context: PlanningContext, constraints: PlanConstraints) ->
 
 
 def check_layout(
-    job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None
+    job: TrainingJob,
+    machine: Machine,
+    nodes: int | None,
+    workers: int | None,
+    memory: AcceleratorMemory | None = None,
 ) -> None:
-    """Raise :class:`PlanError`, with the nearest option, if a job's batch cannot be laid out on a machine as asked."""
+    """Raise :class:`PlanError`, with the nearest option, if a job's batch cannot be laid out on a machine as asked.
+
+    With ``memory``, the option that the error names also fits on an accelerator.
+    """
     if workers is not None and nodes is None:
         check_plan_workers(job, workers, machine, min(workers, machine.nodes))
     context = PlanningContext(
-        machine, EvenEpochsLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size
+        machine, EvenEpochsLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size, memory
     )
     check_constraints(
         context,
@@ -129,15 +136,20 @@ def _overhead(candidate: PlacementCandidate) -> str:
 
 def _check_machine(context: PlanningContext, constraints: PlanConstraints) -> None:
     machine = context.machine
+    most = machine.accelerators_per_node
     if constraints.nodes is not None and not 1 <= constraints.nodes <= machine.nodes:
-        near = dataclasses.replace(constraints, nodes=min(max(constraints.nodes, 1), machine.nodes))
+        ranks = constraints.ranks_per_node
+        near = dataclasses.replace(
+            constraints,
+            nodes=min(max(constraints.nodes, 1), machine.nodes),
+            ranks_per_node=None if ranks is None else min(max(ranks, 1), most),
+        )
         raise _error(
             context,
             f"nodes must be between 1 and {machine.nodes}, the nodes of {machine.name}, but got "
             f"{constraints.nodes}",
             [near, *_relaxed(context, near)],
         )
-    most = machine.accelerators_per_node
     if constraints.ranks_per_node is not None and not 1 <= constraints.ranks_per_node <= most:
         raise _error(
             context,

@@ -72,7 +72,7 @@ class NodeFailures:
             return training_seconds + written
         interval = min(interval, training_seconds)
         attempt = (interval + self.checkpoint_seconds) / between
-        if attempt > 500:
+        if attempt + self.restart_seconds / between > 500:
             return math.inf
         return (
             between
