@@ -81,6 +81,7 @@ ALIKE = 0.35  # runs whose log rates differ by less than this confirm each other
 PATIENT = 1.7  # a full run may take this many times its expected epochs
 UNKNOWN = 0.5  # while no run has reached the target, the fastest is assumed to need this share of the limit
 CONFIRMED = 2  # number of runs that must reach the target before the search ends
+FAILURES = 2  # number of runs that fail with an error before settings like theirs are no longer trained to the end
 TRIES = 2  # full runs reserved for a batch size at which no run has reached the target
 DEPTH = 3  # number of largest batch sizes to search if full scale may not be trained
 SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown optimizer
@@ -92,7 +93,7 @@ class SeenTraining:
     unknown.
 
     ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the limit on epochs, "paused" (or
-    stopped), or "running".
+    stopped), "running", or "failed" by an error, which need not be due to its settings.
     """
 
     number: int
@@ -104,6 +105,10 @@ class SeenTraining:
     state: str
     epochs_to_target: float | None = None
     loss: Sequence[float] = ()
+
+
+UNTOLD = ("running", "failed")
+"""The states of training runs that say nothing about their settings."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +282,7 @@ class SettingsSearch:
     def _step(self, seen: Sequence[SeenTraining], batch: int) -> SearchStep | None:
         known = self._known(seen, batch)
         if known is None:
-            there = sum(each.state != "diverged" for each in seen)
+            there = sum(each.state not in ("diverged", "failed") for each in seen)
             until = max(2 * self._resolution, FIRST * self._most) * 2 ** (there // LONGER)
             return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
@@ -345,7 +350,7 @@ class SettingsSearch:
 
     def _known(self, seen: Sequence[SeenTraining], batch: int) -> _Knowledge | None:
         """Return what is known about a batch size; None before two training runs have shown progress."""
-        ended = [each for each in seen if each.state != "running"]
+        ended = [each for each in seen if each.state not in UNTOLD]
         told: list[_Told] = []
         epochs: dict[int, float] = {}
         for each in sorted({one.global_batch_size for one in ended}):
@@ -361,8 +366,8 @@ class SettingsSearch:
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
         surface = self._surface(told, batch, usual)
-        # running trials count with their expected result, so that new ones look elsewhere
-        for one in (each for each in seen if each.state == "running"):
+        # running and failed trials count with their expected result, so that new ones look elsewhere
+        for one in (each for each in seen if each.state in UNTOLD):
             places = self._places([one.settings], [one.global_batch_size], batch, usual)
             mean, _ = surface.log_epochs(places)
             told.append(_Told(one, float(mean[0]), 1.0, float(own_error(LOOKS[0])), ended=True))
@@ -562,7 +567,8 @@ class SettingsSearch:
                         candidates[at],
                         float(min(until, self._most)),
                         f"{kind}: it is expected to lower the epochs with the chosen settings "
-                        f"by {-math.expm1(-fall[at]):.1%}, for {epochs[at]:.3g} epochs",
+                        f"by {-math.expm1(-fall[at]):.1%}, "
+                        f"for {min(epochs[at], self._most):.3g} epochs",
                         whole=share == 1,
                     ),
                 )
@@ -573,7 +579,7 @@ class SettingsSearch:
 
     def _may_look(self, known: _Knowledge) -> bool:
         """Return whether the budget of short looks has not been spent yet."""
-        here = [each.seen for each in known.here() if each.seen.state != "running"]
+        here = [each.seen for each in known.here() if each.seen.state not in UNTOLD]
         whole = [each.epochs[-1] for each in here if self._went_whole(known, each)]
         if len(here) - len(whole) < LEAST_LOOKS:
             return True
@@ -595,11 +601,12 @@ class SettingsSearch:
         return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
-        """Return whether a training run with similar settings has reached its end or is running."""
-        return any(
-            _alike(each.seen.settings, settings)
-            for each in known.here()
-            if each.seen.state == "running" or self._went_whole(known, each.seen)
+        """Return whether a training run with similar settings has reached its end or is running, or whether several
+        have failed.
+        """
+        alike = [each.seen for each in known.here() if _alike(each.seen.settings, settings)]
+        return sum(each.state == "failed" for each in alike) >= FAILURES or any(
+            each.state == "running" or self._went_whole(known, each) for each in alike
         )
 
     def _confirm(self, known: _Knowledge, seen: Sequence[SeenTraining]) -> SearchStep | None:
@@ -635,7 +642,8 @@ class SettingsSearch:
         stood = [
             self._moved(each.seen, known)
             for each in known.told
-            if each.log_epochs < LOST / 2 or each.seen.state == "reached"
+            if each.seen.state != "failed"
+            and (each.log_epochs < LOST / 2 or each.seen.state == "reached")
         ]
         rng = np.random.default_rng(self._seed)
         candidates = [*stood, *self._candidates(known, rng, CHOICES)]
@@ -691,9 +699,15 @@ class SettingsSearch:
 
     def _rates(self, known: _Knowledge) -> tuple[float, float]:
         """Return the range of rates to search: a step beyond the rates tried so far, but no lower than any rate that
-        was too slow.
+        was too slow. Any rate will do if the rate is not tuned.
         """
-        here = [each for each in known.here() or known.told if each.seen.settings.get(RATE)]
+        if all(each.name != RATE for each in self._tuned):
+            return 0.0, math.inf
+        here = [
+            each
+            for each in known.here() or known.told
+            if each.seen.settings.get(RATE) and each.seen.state != "failed"
+        ]
         if not here:
             return 0.0, math.inf
         rates = [self._moved(each.seen, known)[RATE] for each in here]
