@@ -684,3 +684,20 @@ def test_a_sampler_hears_of_a_trial_that_failed():
         )
         sampler.tell(failed, ticket)
     assert len(set(tried)) == 3
+
+
+def test_past_trainings_without_a_curve_count_like_those_with_one(a_whole_search):
+    arrived = [each for each in a_whole_search if each.state == "reached"]
+    past = [dataclasses.replace(each, epochs=[each.epochs[-1]], metric=()) for each in arrived]
+    search = a_search()
+    assert search.next(past).reason != "to begin with"
+    rates = [each.settings["learning_rate"] for each in arrived]
+    assert search.recommendation(past)["learning_rate"] in rates
+    # a slow look beside them stays slow, although there is no faster curve to compare it with
+    quickest = min(each.epochs_to_target for each in arrived)
+    epochs, metric = curve(10 * quickest, quickest)
+    look = SeenTraining(99, 1024, {"learning_rate": 0.02}, 99, epochs, metric, "paused")
+    rate = search.recommendation([*past, look])["learning_rate"]
+    assert rate in rates
+    limit = search.limit_epochs([*past, look], 1024)
+    assert limit == pytest.approx(search.limit_epochs(past, 1024), rel=1e-9)

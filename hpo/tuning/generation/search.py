@@ -336,11 +336,16 @@ class SettingsSearch:
         If the metric does not move while the loss falls, progress is the share by which the loss has fallen.
         """
         standing = [each for each in seen if _shows(each)]
-        if not standing:
-            return [0.0] * len(seen)
+        if not standing:  # a run without a curve may have reached the target all the same
+            return [float(bool(each.epochs_to_target)) for each in seen]
         first = min(self._scores(each)[0] for each in standing)
         way = max(self._goal - first, 1e-12)
-        gone = [(max(self._scores(each)) - first) / way if _shows(each) else 0.0 for each in seen]
+        gone = [
+            (max(self._scores(each)) - first) / way
+            if _shows(each)
+            else float(bool(each.epochs_to_target))
+            for each in seen
+        ]
         highest = max((each.loss[0] for each in standing if len(each.loss)), default=0.0)
         if max(gone) >= PROGRESS or highest <= 0:
             return gone
@@ -384,29 +389,51 @@ class SettingsSearch:
             if each.state == "diverged"
         ]
         standing = [each for each in ended if each.state != "diverged" and _shows(each)]
-        if not standing:
+        arrived = [each.epochs_to_target for each in ended if each.epochs_to_target]
+        if not standing and not arrived:
             return None, lost
-        reached = [each for each in standing if each.epochs_to_target]
-        if reached:
-            quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
-            epochs = float(quickest.epochs_to_target or 0.0)
-        else:
-            quickest = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
-            epochs = self._ahead(quickest, standing)
-        reference = self._curve(quickest)
-        told = []
-        lowest = min(self._scores(each)[0] for each in standing)
+        # a run without a curve, such as an imported one, may be the fastest, but others cannot be compared with it
+        quickest, needed = self._quickest(standing) if standing else (None, math.inf)
+        epochs, told = min(arrived, default=needed), []
         for each in ended:
             if each.state == "diverged":
                 continue
             if each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
-            elif _shows(each) and self._dead(each, standing, quickest, lowest):
-                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
-            elif _shows(each):
-                told.append(self._compared(each, quickest, reference, epochs))
+            elif _shows(each) and quickest is not None:
+                told.append(self._look(each, standing, quickest, needed, epochs))
         return epochs, [*lost, *told]
+
+    def _look(
+        self,
+        each: SeenTraining,
+        standing: Sequence[SeenTraining],
+        quickest: SeenTraining,
+        needed: float,
+        epochs: float,
+    ) -> _Told:
+        """Return the estimate from a partial training run, relative to the fewest ``epochs``.
+
+        It is compared with the ``quickest`` run with a curve, which ``needed`` that many, as far as is known.
+        """
+        lowest = min(self._scores(one)[0] for one in standing)
+        if self._dead(each, standing, quickest, lowest):
+            return _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
+        look = self._compared(each, quickest, self._curve(quickest), needed)
+        if look.ended:  # it has failed, whatever it is compared with
+            return look
+        slower = look.log_epochs + math.log(needed / epochs)
+        return replace(look, log_epochs=float(np.clip(slower, -LOST, LOST)))
+
+    def _quickest(self, standing: Sequence[SeenTraining]) -> tuple[SeenTraining, float]:
+        """Return the fastest training run of those with a curve, and the epochs that it needs, as far as is known."""
+        reached = [each for each in standing if each.epochs_to_target]
+        if reached:
+            quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
+            return quickest, float(quickest.epochs_to_target or 0.0)
+        quickest = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
+        return quickest, self._ahead(quickest, standing)
 
     def _dead(
         self,
