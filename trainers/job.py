@@ -29,7 +29,7 @@ NEVER = 1e300
 """A threshold beyond every value: no training run reaches it, so each continues to the end of its budget."""
 
 LEAST_SHORTFALL = 1e-4
-"""The smallest shortfall from a perfect metric; no evaluation set can resolve less, and its logarithm is finite."""
+"""The shortfall of a perfect value, whose logarithm would not be finite; few evaluation sets can resolve less."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,15 @@ class Question:
         return share * (self.epochs or 0.0)
 
     def shortfall(self, value: float | None) -> float | None:
-        """Return the shortfall of a value of the metric from the best possible value; None for an impossible value."""
+        """Return the shortfall of a value of the metric from the best possible value; None for an impossible value.
+
+        The best possible value itself has the shortfall ``LEAST_SHORTFALL``.
+        """
         if value is None or not math.isfinite(value):
             return None
         if not self.target.higher_is_better:
-            return max(value, LEAST_SHORTFALL) if value >= 0 else None
-        share = min(max(value, LEAST_SHORTFALL), 1 - LEAST_SHORTFALL)
+            return (value or LEAST_SHORTFALL) if value >= 0 else None
+        share = max(value, LEAST_SHORTFALL) if value < 1 else 1 - LEAST_SHORTFALL
         return (1 - share) / share if value <= 1 else None
 
     def told(self, need: float) -> float:

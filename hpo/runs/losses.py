@@ -81,7 +81,7 @@ def trial_ends_in_words(trials: Sequence[Trial]) -> str:
         f"{_of(count, trials)} {words}"
         for state, words in (
             (TrialState.CENSORED, "used up their epochs"),
-            (_PRUNED, "were stopped because others were better"),
+            (_PRUNED, "were stopped early"),
         )
         if (count := sum(trial.state is state for trial in trials))
     ]

@@ -191,3 +191,36 @@ def test_mixed_rows_and_trials_are_fitted_together():
     evidence = Evidence(observations=_trials([64], epochs=9.8), aggregates=rows, tuned=RATE)
     found = forecast(fit(evidence, rng=np.random.default_rng(0)), 64).epochs_to_target
     assert found.median == pytest.approx(9.8, rel=0.15)
+
+
+def _decayed(unit):
+    """Rows whose best weight decay grows with the batch, in units of ``unit``; the smallest is 0: no log scale."""
+    decays = (0.0, 0.5, 0.5, 1.0, 2.0)
+    rows = [
+        AggregateRow(64 * 2**at, 10 * (1 + 2**at / 30), 5, 0.3, {"weight_decay": unit * decay})
+        for at, decay in enumerate(decays)
+    ]
+    return Evidence(aggregates=rows, tuned=(ScaledSetting("weight_decay", "linear"),))
+
+
+def test_a_setting_on_a_linear_scale_may_have_any_unit():
+    told = []
+    for unit in (1.0, 1e-5):
+        posterior = fit(_decayed(unit), rng=np.random.default_rng(0))
+        found = forecast(posterior, 2048).settings["weight_decay"]
+        told.append([end / unit for end in (found.median, found.low, found.high)])
+    assert told[1] == pytest.approx(told[0], rel=1e-6)
+    assert told[1][2] < 10
+
+
+def test_epochs_may_have_any_unit():
+    told = []
+    for unit in (1.0, 1e-8):
+        trials = [
+            TrainingObservation(each.global_batch_size, each.state, unit * each.epochs)
+            for each in _trials([16, 32, 64], seeds=(0,))
+        ]
+        trials.append(TrainingObservation(64, "pruned", unit * 6.0))
+        posterior = fit(Evidence(observations=trials), rng=np.random.default_rng(0))
+        told.append(forecast(posterior, 128).epochs_to_target.median / unit)
+    assert told[1] == pytest.approx(told[0], rel=1e-6)

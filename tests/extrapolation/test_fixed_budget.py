@@ -18,7 +18,7 @@ from hpo.extrapolation.laws.priors import LawPriors
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import Trial, TrialState
-from trainers.job import Question, Target
+from trainers.job import LEAST_SHORTFALL, Question, Target
 
 SHARE = Question(Target.best("top1", higher_is_better=True), 30.0)
 LOSS = Question(Target.best("loss", higher_is_better=False), 30.0)
@@ -190,3 +190,26 @@ def test_a_stopped_trial_says_nothing_where_none_came_to_the_end() -> None:
     trials = [trial(0, TrialState.PRUNED, 0.5), trial(1, TrialState.DIVERGED, None)]
     found = study_evidence(trials, space, question=SHARE).observations
     assert [item.state for item in found] == ["diverged"]
+
+
+def test_a_small_loss_is_its_own_shortfall_and_only_a_perfect_metric_is_not():
+    assert LOSS.shortfall(7e-6) == 7e-6
+    assert SHARE.shortfall(1 - 2e-6) == pytest.approx(2e-6, rel=1e-4)
+    assert LOSS.shortfall(0.0) == LEAST_SHORTFALL
+    assert SHARE.shortfall(1.0) == pytest.approx(LEAST_SHORTFALL, rel=1e-3)
+    assert LOSS.shortfall(-1e-9) is None and SHARE.shortfall(1 + 1e-9) is None
+
+
+def test_a_loss_may_have_any_unit():
+    evidence, unit = sweep(LOSS, 0, batches=(64, 128), each=5), 1e-7
+    small = dataclasses.replace(
+        evidence,
+        observations=[
+            dataclasses.replace(each, epochs=unit * each.epochs) for each in evidence.observations
+        ],
+    )
+    found = [
+        forecast(fit(each, rng=np.random.default_rng(0)), 128).best for each in (evidence, small)
+    ]
+    assert found[0] is not None and found[1] is not None
+    assert found[1].interval.median / unit == pytest.approx(found[0].interval.median, rel=1e-6)

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, text
 
 import hpo
 from hpo.errors import TuningError
-from hpo.runs.losses import is_lost_study, losses_in_words
+from hpo.runs.losses import is_lost_study, losses_in_words, trial_ends_in_words
 from hpo.runs.progress import Progress
 from hpo.runs.study_changes import starts_otherwise
 from storage.records import StudyState, TrialState
@@ -226,3 +226,9 @@ def test_only_what_starts_the_program_makes_it_another():
     )
     assert starts_otherwise(before, {**before, "program": {**program, "environment": {"A": "1"}}})
     assert not starts_otherwise({"name": "one"}, {"name": "one", "program": None})
+
+
+def test_a_look_of_the_search_was_not_stopped_because_others_were_better():
+    trials = [SimpleNamespace(state=TrialState(state)) for state in ("pruned", "censored")]
+    said = trial_ends_in_words(trials)
+    assert said == "1 of 2 trials used up their epochs; 1 of 2 trials were stopped early"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from hpo.tuning.generation.curves import (
 )
 from hpo.tuning.generation.search import (
     ALIKE,
+    BEGUN,
     CONFIRMED,
     DEPTH,
+    FAILURES,
     LOST,
     WORTH,
     SeenTraining,
@@ -626,3 +629,75 @@ def test_a_momentum_that_is_tuned_counts_with_the_rate():
     assert rates[0] == pytest.approx(rates[1])
     alone = a_search()._places([{"learning_rate": 0.1}], [1024], 1024, 10.0).rates
     assert alone[0] == pytest.approx(math.log(0.1))
+
+
+def test_where_no_rate_is_tuned_the_other_settings_are_searched():
+    tuned = (ScaledSetting("momentum", "linear", 0.0, 0.95),)
+    search = SettingsSearch((1024,), 1024, tuned, most_epochs=60, resolution=0.5, goal=0.9)
+    looked = [
+        dataclasses.replace(
+            seen_so(number, 0.1, metric), settings={"learning_rate": 0.1, "momentum": momentum}
+        )
+        for number, (momentum, metric) in enumerate([(0.5, [0.1, 0.3]), (0.8, [0.1, 0.4])])
+    ]
+    step = search.next(looked)
+    assert set(step.settings) == {"momentum"} and 0 <= step.settings["momentum"] <= 0.95
+
+
+def test_a_step_never_promises_more_epochs_than_a_training_may_take(a_whole_search):
+    short = a_search(most_epochs=10, resolution=8.0)
+    step = short.forgone(a_whole_search)
+    assert float(step.reason.split(" for ")[1].split()[0]) <= 10
+
+
+def failed_so(number, settings):
+    return SeenTraining(number, 1024, settings, number, (), (), "failed")
+
+
+def test_settings_with_which_a_training_failed_are_not_tried_again_and_again(a_whole_search):
+    search, begun = a_search(), [seen_so(0, 0.2, [0.1, 0.3])]
+    for number in range(1, 5):
+        begun.append(failed_so(number, search.next(begun).settings))
+    assert len({each.settings["learning_rate"] for each in begun}) == 5
+    seen = list(a_whole_search[: BEGUN + 1])
+    for _ in range(6):
+        seen.append(failed_so(len(seen), search.next(seen).settings))
+    rates = [each.settings["learning_rate"] for each in seen if each.state == "failed"]
+    assert max(Counter(rates).values()) <= FAILURES
+
+
+def test_a_failed_training_says_nothing_about_its_settings(a_whole_search):
+    search = a_search()
+    failed = failed_so(len(a_whole_search), {"learning_rate": 0.01})
+    assert search.recommendation([*a_whole_search, failed]) == search.recommendation(a_whole_search)
+
+
+def test_a_sampler_hears_of_a_trial_that_failed():
+    sampler = ForecastSampler(SPEC)
+    tried = []
+    for number in range(3):
+        batch, settings, ticket = sampler.suggest()
+        tried.append(settings.learning_rate)
+        trial, _ = finished(number, batch, settings, 1.0)
+        failed = dataclasses.replace(
+            trial, state=TrialState.FAILED, epochs=None, epochs_to_target=None
+        )
+        sampler.tell(failed, ticket)
+    assert len(set(tried)) == 3
+
+
+def test_past_trainings_without_a_curve_count_like_those_with_one(a_whole_search):
+    arrived = [each for each in a_whole_search if each.state == "reached"]
+    past = [dataclasses.replace(each, epochs=[each.epochs[-1]], metric=()) for each in arrived]
+    search = a_search()
+    assert search.next(past).reason != "to begin with"
+    rates = [each.settings["learning_rate"] for each in arrived]
+    assert search.recommendation(past)["learning_rate"] in rates
+    # a slow look beside them stays slow, although there is no faster curve to compare it with
+    quickest = min(each.epochs_to_target for each in arrived)
+    epochs, metric = curve(10 * quickest, quickest)
+    look = SeenTraining(99, 1024, {"learning_rate": 0.02}, 99, epochs, metric, "paused")
+    rate = search.recommendation([*past, look])["learning_rate"]
+    assert rate in rates
+    limit = search.limit_epochs([*past, look], 1024)
+    assert limit == pytest.approx(search.limit_epochs(past, 1024), rel=1e-9)

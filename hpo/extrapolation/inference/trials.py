@@ -204,7 +204,9 @@ def make_trials(
     """Return the observations as arrays."""
     ordered = sorted(observations, key=_group)
     groups = [_group(item) for item in ordered]
-    epochs = np.array([max(item.epochs, 1e-6) for item in ordered])
+    # a run that ended at once trained for some time too short to count, in whatever unit
+    shortest = min((item.epochs for item in ordered if item.epochs), default=1.0)
+    epochs = np.array([item.epochs or 1e-6 * shortest for item in ordered])
     before = np.maximum(
         epochs - np.array([item.resolution_epochs for item in ordered]), 1e-3 * epochs
     )

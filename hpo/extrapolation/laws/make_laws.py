@@ -108,7 +108,7 @@ def make_laws(
         if not len(values):
             continue
         low, high = float(values.min()), float(values.max())
-        least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
+        least = 0.7 if is_log(setting) else 0.25 * max(abs(low), abs(high)) or 1e-3
         moved = scales.moves(setting.name)
         centre, spread = (low + high) / 2, max((high - low) / 2, least)
         if is_log(setting):

@@ -81,6 +81,7 @@ ALIKE = 0.35  # runs whose log rates differ by less than this confirm each other
 PATIENT = 1.7  # a full run may take this many times its expected epochs
 UNKNOWN = 0.5  # while no run has reached the target, the fastest is assumed to need this share of the limit
 CONFIRMED = 2  # number of runs that must reach the target before the search ends
+FAILURES = 2  # number of runs that fail with an error before settings like theirs are no longer trained to the end
 TRIES = 2  # full runs reserved for a batch size at which no run has reached the target
 DEPTH = 3  # number of largest batch sizes to search if full scale may not be trained
 SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown optimizer
@@ -92,7 +93,7 @@ class SeenTraining:
     unknown.
 
     ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the limit on epochs, "paused" (or
-    stopped), or "running".
+    stopped), "running", or "failed" by an error, which need not be due to its settings.
     """
 
     number: int
@@ -104,6 +105,10 @@ class SeenTraining:
     state: str
     epochs_to_target: float | None = None
     loss: Sequence[float] = ()
+
+
+UNTOLD = ("running", "failed")
+"""The states of training runs that say nothing about their settings."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +282,7 @@ class SettingsSearch:
     def _step(self, seen: Sequence[SeenTraining], batch: int) -> SearchStep | None:
         known = self._known(seen, batch)
         if known is None:
-            there = sum(each.state != "diverged" for each in seen)
+            there = sum(each.state not in ("diverged", "failed") for each in seen)
             until = max(2 * self._resolution, FIRST * self._most) * 2 ** (there // LONGER)
             return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
@@ -331,11 +336,16 @@ class SettingsSearch:
         If the metric does not move while the loss falls, progress is the share by which the loss has fallen.
         """
         standing = [each for each in seen if _shows(each)]
-        if not standing:
-            return [0.0] * len(seen)
+        if not standing:  # a run without a curve may have reached the target all the same
+            return [float(bool(each.epochs_to_target)) for each in seen]
         first = min(self._scores(each)[0] for each in standing)
         way = max(self._goal - first, 1e-12)
-        gone = [(max(self._scores(each)) - first) / way if _shows(each) else 0.0 for each in seen]
+        gone = [
+            (max(self._scores(each)) - first) / way
+            if _shows(each)
+            else float(bool(each.epochs_to_target))
+            for each in seen
+        ]
         highest = max((each.loss[0] for each in standing if len(each.loss)), default=0.0)
         if max(gone) >= PROGRESS or highest <= 0:
             return gone
@@ -345,7 +355,7 @@ class SettingsSearch:
 
     def _known(self, seen: Sequence[SeenTraining], batch: int) -> _Knowledge | None:
         """Return what is known about a batch size; None before two training runs have shown progress."""
-        ended = [each for each in seen if each.state != "running"]
+        ended = [each for each in seen if each.state not in UNTOLD]
         told: list[_Told] = []
         epochs: dict[int, float] = {}
         for each in sorted({one.global_batch_size for one in ended}):
@@ -361,8 +371,8 @@ class SettingsSearch:
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
         surface = self._surface(told, batch, usual)
-        # running trials count with their expected result, so that new ones look elsewhere
-        for one in (each for each in seen if each.state == "running"):
+        # running and failed trials count with their expected result, so that new ones look elsewhere
+        for one in (each for each in seen if each.state in UNTOLD):
             places = self._places([one.settings], [one.global_batch_size], batch, usual)
             mean, _ = surface.log_epochs(places)
             told.append(_Told(one, float(mean[0]), 1.0, float(own_error(LOOKS[0])), ended=True))
@@ -379,29 +389,51 @@ class SettingsSearch:
             if each.state == "diverged"
         ]
         standing = [each for each in ended if each.state != "diverged" and _shows(each)]
-        if not standing:
+        arrived = [each.epochs_to_target for each in ended if each.epochs_to_target]
+        if not standing and not arrived:
             return None, lost
-        reached = [each for each in standing if each.epochs_to_target]
-        if reached:
-            quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
-            epochs = float(quickest.epochs_to_target or 0.0)
-        else:
-            quickest = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
-            epochs = self._ahead(quickest, standing)
-        reference = self._curve(quickest)
-        told = []
-        lowest = min(self._scores(each)[0] for each in standing)
+        # a run without a curve, such as an imported one, may be the fastest, but others cannot be compared with it
+        quickest, needed = self._quickest(standing) if standing else (None, math.inf)
+        epochs, told = min(arrived, default=needed), []
         for each in ended:
             if each.state == "diverged":
                 continue
             if each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
-            elif _shows(each) and self._dead(each, standing, quickest, lowest):
-                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
-            elif _shows(each):
-                told.append(self._compared(each, quickest, reference, epochs))
+            elif _shows(each) and quickest is not None:
+                told.append(self._look(each, standing, quickest, needed, epochs))
         return epochs, [*lost, *told]
+
+    def _look(
+        self,
+        each: SeenTraining,
+        standing: Sequence[SeenTraining],
+        quickest: SeenTraining,
+        needed: float,
+        epochs: float,
+    ) -> _Told:
+        """Return the estimate from a partial training run, relative to the fewest ``epochs``.
+
+        It is compared with the ``quickest`` run with a curve, which ``needed`` that many, as far as is known.
+        """
+        lowest = min(self._scores(one)[0] for one in standing)
+        if self._dead(each, standing, quickest, lowest):
+            return _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
+        look = self._compared(each, quickest, self._curve(quickest), needed)
+        if look.ended:  # it has failed, whatever it is compared with
+            return look
+        slower = look.log_epochs + math.log(needed / epochs)
+        return replace(look, log_epochs=float(np.clip(slower, -LOST, LOST)))
+
+    def _quickest(self, standing: Sequence[SeenTraining]) -> tuple[SeenTraining, float]:
+        """Return the fastest training run of those with a curve, and the epochs that it needs, as far as is known."""
+        reached = [each for each in standing if each.epochs_to_target]
+        if reached:
+            quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
+            return quickest, float(quickest.epochs_to_target or 0.0)
+        quickest = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
+        return quickest, self._ahead(quickest, standing)
 
     def _dead(
         self,
@@ -562,7 +594,8 @@ class SettingsSearch:
                         candidates[at],
                         float(min(until, self._most)),
                         f"{kind}: it is expected to lower the epochs with the chosen settings "
-                        f"by {-math.expm1(-fall[at]):.1%}, for {epochs[at]:.3g} epochs",
+                        f"by {-math.expm1(-fall[at]):.1%}, "
+                        f"for {min(epochs[at], self._most):.3g} epochs",
                         whole=share == 1,
                     ),
                 )
@@ -573,7 +606,7 @@ class SettingsSearch:
 
     def _may_look(self, known: _Knowledge) -> bool:
         """Return whether the budget of short looks has not been spent yet."""
-        here = [each.seen for each in known.here() if each.seen.state != "running"]
+        here = [each.seen for each in known.here() if each.seen.state not in UNTOLD]
         whole = [each.epochs[-1] for each in here if self._went_whole(known, each)]
         if len(here) - len(whole) < LEAST_LOOKS:
             return True
@@ -595,11 +628,12 @@ class SettingsSearch:
         return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
-        """Return whether a training run with similar settings has reached its end or is running."""
-        return any(
-            _alike(each.seen.settings, settings)
-            for each in known.here()
-            if each.seen.state == "running" or self._went_whole(known, each.seen)
+        """Return whether a training run with similar settings has reached its end or is running, or whether several
+        have failed.
+        """
+        alike = [each.seen for each in known.here() if _alike(each.seen.settings, settings)]
+        return sum(each.state == "failed" for each in alike) >= FAILURES or any(
+            each.state == "running" or self._went_whole(known, each) for each in alike
         )
 
     def _confirm(self, known: _Knowledge, seen: Sequence[SeenTraining]) -> SearchStep | None:
@@ -635,7 +669,8 @@ class SettingsSearch:
         stood = [
             self._moved(each.seen, known)
             for each in known.told
-            if each.log_epochs < LOST / 2 or each.seen.state == "reached"
+            if each.seen.state != "failed"
+            and (each.log_epochs < LOST / 2 or each.seen.state == "reached")
         ]
         rng = np.random.default_rng(self._seed)
         candidates = [*stood, *self._candidates(known, rng, CHOICES)]
@@ -691,9 +726,15 @@ class SettingsSearch:
 
     def _rates(self, known: _Knowledge) -> tuple[float, float]:
         """Return the range of rates to search: a step beyond the rates tried so far, but no lower than any rate that
-        was too slow.
+        was too slow. Any rate will do if the rate is not tuned.
         """
-        here = [each for each in known.here() or known.told if each.seen.settings.get(RATE)]
+        if all(each.name != RATE for each in self._tuned):
+            return 0.0, math.inf
+        here = [
+            each
+            for each in known.here() or known.told
+            if each.seen.settings.get(RATE) and each.seen.state != "failed"
+        ]
         if not here:
             return 0.0, math.inf
         rates = [self._moved(each.seen, known)[RATE] for each in here]

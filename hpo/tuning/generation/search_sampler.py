@@ -35,6 +35,7 @@ STATES = {
     TrialState.DIVERGED: "diverged",
     TrialState.CENSORED: "censored",
     TrialState.PRUNED: "paused",
+    TrialState.FAILED: "failed",
 }
 
 
