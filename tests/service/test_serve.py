@@ -90,8 +90,12 @@ def test_a_server_beyond_this_machine_without_tls_says_what_is_read_on_the_way(
 def test_a_login_link_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("hpo.service.logs.set_up", lambda _: None)
     (tmp_path / "file").write_text("not a folder")
-    config = ServerConfig(
-        storage=f"sqlite:///{tmp_path}/hpo.db", port=0, folder=tmp_path / "file" / "below"
+    config = ServerConfig.model_validate(
+        {
+            "storage": f"sqlite:///{tmp_path}/hpo.db",
+            "port": 0,
+            "folder": tmp_path / "file" / "below",
+        }
     )
     with pytest.raises(serving_module.ServeError, match="cannot write the token of the login link"):
         serving_module.serve_until_stopped(config, worker=True, link=True, tell=lambda _: None)
