@@ -204,8 +204,17 @@ def test_columns_are_those_of_the_trials(client: httpx.Client, storage: str) -> 
     assert (
         set(found["settings"])
         == set(get(client, "/studies/small/tuned")["names"])
+        == set(found["tuned"])
         == {"learning_rate", "nesterov"}
     )
+
+
+def test_the_trade_offs_of_this_machine_say_why_there_are_none(client: httpx.Client) -> None:
+    """Its speed is known from the sweep, but assumed to be the same at every batch size."""
+    found = get(client, "/studies/small/preview", at=FULL_SCALE, machine="local")
+    assert found["plan"]["seconds_to_target"] is not None
+    [note] = found["figures"]["tradeoffs"]["layout"]["annotations"]
+    assert note["text"] == "on this machine, the smallest batch size is best in all three"
 
 
 def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_regimes(
