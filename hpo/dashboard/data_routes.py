@@ -7,6 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from hpo.runs.formatting import forecast_remarks
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.repository import stored_job, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_forecast import with_forecast
 from hpo.runs.study_plan import is_weighed, make_plan
 from storage.records import Study
 from trainers.json_text import json_bytes
@@ -140,7 +142,13 @@ def data_routes(access: PageAccess) -> APIRouter:
                 if key in SLOW:
                     return bytes(of(access.result(request, study), None).body)
                 result, posterior = _laws(access, request, study)
-                return None if posterior is None else bytes(of(result, posterior).body)
+                if posterior is None:
+                    return None
+                with suppress(
+                    EvidenceError
+                ):  # the forecast of the page's text, which heeds the race
+                    result = with_forecast(result, posterior)
+                return bytes(of(result, posterior).body)
 
             made = access.kept(request, study, what, make)
             if made is None:
