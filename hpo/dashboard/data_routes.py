@@ -7,6 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -29,7 +30,8 @@ from hpo.runs.formatting import forecast_remarks
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.repository import stored_job, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
-from hpo.runs.study_plan import make_plan
+from hpo.runs.study_forecast import with_forecast
+from hpo.runs.study_plan import is_weighed, make_plan
 from storage.records import Study
 from trainers.json_text import json_bytes
 
@@ -51,6 +53,7 @@ SLOW = ("importances", "slice", "contour")  # these fit random forests or load O
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
+NOT_WEIGHED = "on this machine, the smallest batch size is best in all three"
 DATABASE = "DATABASE"  # replaces the URL of the server's database in a downloaded report
 Number = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
 
@@ -139,7 +142,13 @@ def data_routes(access: PageAccess) -> APIRouter:
                 if key in SLOW:
                     return bytes(of(access.result(request, study), None).body)
                 result, posterior = _laws(access, request, study)
-                return None if posterior is None else bytes(of(result, posterior).body)
+                if posterior is None:
+                    return None
+                with suppress(
+                    EvidenceError
+                ):  # the forecast of the page's text, which heeds the race
+                    result = with_forecast(result, posterior)
+                return bytes(of(result, posterior).body)
 
             made = access.kept(request, study, what, make)
             if made is None:
@@ -205,7 +214,7 @@ def data_routes(access: PageAccess) -> APIRouter:
         )
         return kept.get(
             (study.id, study.spec, tuple(counts)),
-            lambda: _packed(trial_columns(store.trials(study.id), stored_spec(study).varied)),
+            lambda: _packed(trial_columns(store.trials(study.id), stored_spec(study))),
         )
 
     @router.get("/studies/{name}/tuned")
@@ -274,9 +283,12 @@ def _planned(
         )
     except PlanError as error:
         return {"plan": None, "refused": str(error), "figures": None}
+    compared = (plan.details or {}).get("trade_offs", ())
     drawn = {
         "front": figures.pareto_front(plan),
-        "tradeoffs": figures.trade_offs((plan.details or {}).get("trade_offs", ())),
+        "tradeoffs": figures.trade_offs(compared)
+        if plan.seconds is None or is_weighed(plan.machine)
+        else figures.trade_offs(compared, otherwise=NOT_WEIGHED),
         "shares": figures.time_shares(plan),
     }
     return {

@@ -75,16 +75,19 @@ def pareto_front(plan: Plan) -> go.Figure:
 
 
 def trade_offs(
-    rows: Sequence[Mapping[str, Any]], title: str = "time, accelerator hours and epochs"
+    rows: Sequence[Mapping[str, Any]],
+    title: str = "time, accelerator hours and epochs",
+    otherwise: str = "the speed of this machine for the workload is unknown",
 ) -> go.Figure:
     """Plot time against accelerator hours of the plans that no other plan beats in all aims at once.
 
     The ``rows`` come from :meth:`hpo.TradeOff.to_dict`. Colours show the batch size; the hover text has the third aim
-    and the settings. Plans that are best in one aim, or balanced, are labelled.
+    and the settings. Plans that are best in one aim, or balanced, are labelled. Without rows, the figure says
+    ``otherwise``.
     """
     figure = style.figure(title, height=380)
     if not rows:
-        style.note(figure, "the speed of this machine for the workload is unknown")
+        style.note(figure, otherwise)
         return figure
     unit, seconds = _unit([row["seconds_to_target"]["median"] for row in rows])
     figure.add_scatter(

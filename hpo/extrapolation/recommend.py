@@ -19,6 +19,7 @@ from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.kept import ConstraintOutlook, KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
 from hpo.extrapolation.laws.configurations import Configurations, log_epochs, settings_outlook
+from hpo.extrapolation.laws.rate_law import anchor_momentum
 from hpo.extrapolation.laws.response import SettingResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
@@ -124,7 +125,7 @@ class RecommendedSettings(Mapping[str, RecommendedSetting]):
             np.array([self.log_batch]),
             np.zeros(1, dtype=np.intp),
             places,
-            np.array([self.momentum or 0.0]),
+            np.array([_momentum_used(posterior, self)]),
             warmups,
         )
 
@@ -165,6 +166,12 @@ def recommend(
             chosen[WARMUP] = RecommendedSetting(epochs, Interval(epochs, *model.warmup.tried))
         return RecommendedSettings(log_batch, chosen, epochs)
     return _start(posterior, RecommendedSettings(log_batch, chosen), kept)
+
+
+def _momentum_used(posterior: Posterior, choices: RecommendedSettings) -> float:
+    """Return the chosen momentum, or else the one for which the learning rate was chosen."""
+    chosen = choices.momentum
+    return anchor_momentum(posterior.model.laws) if chosen is None else chosen
 
 
 def scale_recommended_rate(choices: RecommendedSettings, factor: float) -> RecommendedSettings:
@@ -277,7 +284,7 @@ def _start(
         np.array([log_batch]),
         np.zeros(len(at_rate), dtype=np.intp),
         places,
-        np.full(len(at_rate), others.momentum or 0.0),
+        np.full(len(at_rate), _momentum_used(posterior, others)),
         warmup.warmups(at_epochs, log_batch),
     )
     seen = settings_outlook(posterior.values, model.laws, warmup, grid)

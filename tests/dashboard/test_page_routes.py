@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
 from hpo.service.forecast_cache import ForecastCache
-from storage.records import TrialState
+from search_spaces.settings import TrainingSettings
+from storage.records import NewTrial, TrialPurpose, TrialState
 from storage.store import Store
 from tests.dashboard.dashboard_samples import (
     FULL_SCALE,
@@ -29,6 +31,7 @@ from tests.dashboard.dashboard_samples import (
     add_trial,
     ended,
     fill,
+    make_points,
     make_study,
     reached,
 )
@@ -204,8 +207,41 @@ def test_columns_are_those_of_the_trials(client: httpx.Client, storage: str) -> 
     assert (
         set(found["settings"])
         == set(get(client, "/studies/small/tuned")["names"])
+        == set(found["tuned"])
         == {"learning_rate", "nesterov"}
     )
+
+
+def test_the_ladder_shows_the_forecast_of_the_text_after_a_race(
+    client: httpx.Client, storage: str
+) -> None:
+    """The race took more epochs than the laws expect, which corrects the forecast."""
+    with Store.open(storage) as store:
+        study = make_study(store, name="raced")
+        fill(store, study)
+        for rate, seed in itertools.product((0.4, 0.8), (7, 8)):
+            settings = TrainingSettings(learning_rate=rate).to_dict()
+            raced = NewTrial(
+                global_batch_size=FULL_SCALE,
+                seed=seed,
+                settings=settings,
+                purpose=TrialPurpose.RACE,
+            )
+            [trial] = store.add_trials(study, [raced])
+            store.start_trials([trial.id])
+            store.finish_trial(trial.id, reached(30.0), make_points(FULL_SCALE, 30.0))
+    told = get(client, "/studies/raced/forecast")["forecasts"][0]["epochs_to_target"]
+    drawn = get(client, "/studies/raced/figures/ladder", laws=True)["data"]
+    [point] = [trace for trace in drawn if trace.get("name") == "forecast, 90 % interval"]
+    assert point["y"] == pytest.approx([told["median"]])
+
+
+def test_the_trade_offs_of_this_machine_say_why_there_are_none(client: httpx.Client) -> None:
+    """Its speed is known from the sweep, but assumed to be the same at every batch size."""
+    found = get(client, "/studies/small/preview", at=FULL_SCALE, machine="local")
+    assert found["plan"]["seconds_to_target"] is not None
+    [note] = found["figures"]["tradeoffs"]["layout"]["annotations"]
+    assert note["text"] == "on this machine, the smallest batch size is best in all three"
 
 
 def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_regimes(

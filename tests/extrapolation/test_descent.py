@@ -267,6 +267,22 @@ def test_trials_of_a_quadratic_choose_the_law_of_descent_and_forecast_the_truth(
     assert {"decay", "wall"} <= set(found.laws["epochs_to_target"])
 
 
+def test_a_momentum_that_is_tuned_once_for_all_rungs_is_not_taken_for_none():
+    """Its trials differ in momentum, but no law scales it: the rate is chosen for their median momentum."""
+    problem, target, evidence = quadratic_evidence(momentum=0.8)
+    others = quadratic_evidence(momentum=0.9)[2]
+    mixed = [*evidence.observations[::2], *others.observations[1::4]]
+    posterior = fit(dataclasses.replace(evidence, observations=mixed), rng=np.random.default_rng(0))
+    found = forecast(posterior, 64)
+    best = quadratic_optimum(problem, target, 64, momentum=0.8)
+    assert found.epochs_to_target.median == pytest.approx(best.epochs, rel=0.15)
+    rate = found.settings["learning_rate"].median
+    needed = epochs_to_target(
+        problem, target, learning_rate=rate, global_batch_size=64, momentum=0.8
+    )
+    assert needed / best.epochs < 1.1
+
+
 @pytest.mark.slow
 def test_trials_that_hardly_mind_their_rate_choose_the_general_law():
     posterior = fit(sgd(sweep(Truth(), np.random.default_rng(0))), rng=np.random.default_rng(0))

@@ -46,6 +46,9 @@ export class Unreachable extends Error {
 
 export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).join("/");
 
+let leaving = false;
+addEventListener("pageshow", () => { leaving = false; });
+
 /** Call the API and return its JSON. If the session has ended, go to the login page, which returns here afterwards. */
 export async function api(where, { method = "GET", body, headers = {}, signal } = {}) {
   const answer = await fetch(`${home}/api/v1/${where}`, {
@@ -54,7 +57,9 @@ export async function api(where, { method = "GET", body, headers = {}, signal } 
     body: body ? JSON.stringify(body) : undefined,
   }).catch((error) => { throw error.name === "AbortError" ? error : new Unreachable(); });
   if (answer.status === 401) {
-    location.assign(`${home}/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    // only once, as another call would restart the navigation
+    if (!leaving) location.assign(`${home}/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    leaving = true;
     return new Promise(() => {});
   }
   if (answer.status === 204) return null;
@@ -113,7 +118,12 @@ export const target = (of) => of.threshold === null ? `best ${of.metric}` : `${o
 
 export const state = (name) => el(`span.state.${name}`, {}, name);
 
-export const when = (time) => el("time", { datetime: time, title: new Date(time).toLocaleString() }, ago(time));
+const AGAIN = 20000;
+
+/** How long ago a time was; the text is kept up to date. */
+export const when = (time) => el("time", { datetime: time, dataset: { ago: "" }, title: new Date(time).toLocaleString() }, ago(time));
+
+setInterval(() => { for (const each of document.querySelectorAll("time[data-ago]")) each.textContent = ago(each.dateTime); }, AGAIN);
 
 // common to every page
 
@@ -225,6 +235,7 @@ export function follow(study, listeners, again = () => {}) {
       sign.classList.add("lost");
       lost = true;
       source.close();
+      quietly(() => api("me"));      // goes to the login page if the session has ended, which an event source does not tell
       timer = setTimeout(connect, wait);
       wait = Math.min(LONGEST_WAIT, 1.5 * wait);
     };

@@ -10,17 +10,25 @@ let study, machines;
 byId("up").textContent = name;
 byId("up").href = `${home}/studies/${path(name)}`;
 
-/** Batch sizes from the first rung to well beyond full scale: powers of two and the study's own batch sizes. */
-function batches() {
+const MOST_BATCH = 1e8;
+
+/** A whole number from 1 to ``most`` in the page's address, as a list; empty if there is none. */
+function addressed(name, most) {
+  const given = Number(new URLSearchParams(location.search).get(name));
+  return Number.isInteger(given) && given >= 1 && given <= most ? [given] : [];
+}
+
+/** Batch sizes from the first rung to well beyond full scale: powers of two, the study's own batch sizes and ``more``. */
+function batches(more) {
   const full = study.full_scale?.global_batch_size ?? 8 * study.ladder.at(-1);
-  const last = Math.max(full, study.ladder.at(-1)) * 8;
-  const found = new Set([...study.ladder, full]);
+  const last = Math.min(Math.max(full, study.ladder.at(-1)) * 8, MOST_BATCH);
+  const found = new Set([...study.ladder, full, ...more]);
   for (let size = study.ladder[0]; size <= last; size *= 2) found.add(size);
   return [...found].sort((a, b) => a - b);
 }
 
-function nodeCounts(machine) {
-  const found = new Set([machine.nodes]);
+function nodeCounts(machine, more = []) {
+  const found = new Set([machine.nodes, ...more]);
   for (let count = 1; count < machine.nodes; count *= 2) found.add(count);
   return [...found].sort((a, b) => a - b);
 }
@@ -170,11 +178,15 @@ try {
   [study, { machines }] = await Promise.all([api(where), api("machines")]);
   const before = new URLSearchParams(location.search);
   byId("machine").replaceChildren(...machines.map((machine) => el("option", { value: machine.name }, machine.title ?? machine.name)));
-  byId("machine").value = before.get("machine") ?? (machines.some((each) => each.name === study.full_scale?.machine) ? study.full_scale.machine : "local");
-  for (const id of ["minimise", "cost"]) if (before.get(id)) byId(id).value = before.get(id);
+  byId("machine").value = [before.get("machine"), study.full_scale?.machine, "local"].find((each) => machines.some(({ name: known }) => known === each));
+  for (const id of ["minimise", "cost"]) if ([...byId(id).options].some((each) => each.value === before.get(id))) byId(id).value = before.get(id);
   if (before.get("slot_hours")) byId("slot").value = before.get("slot_hours");
-  setSlider("nodes", nodeCounts(chosenMachine()), Number(before.get("nodes") ?? chosenMachine().nodes));
-  setSlider("batch", batches(), Number(before.get("at") ?? study.full_scale?.global_batch_size ?? study.ladder.at(-1)));
+  const machine = chosenMachine();
+  const own = study.full_scale?.machine === machine.name ? study.full_scale.nodes : null;
+  const [nodes] = [...addressed("nodes", machine.nodes), own ?? machine.nodes];
+  setSlider("nodes", nodeCounts(machine, [nodes]), nodes);
+  const [batch] = [...addressed("at", MOST_BATCH), study.full_scale?.global_batch_size ?? study.ladder.at(-1)];
+  setSlider("batch", batches([batch]), batch);
   study.search = await api(`${where}/tuned`);
   await Promise.all([ask(), attempt(plans)]);
 } catch (error) {

@@ -16,6 +16,13 @@ function few(rows, most) {
   return step <= 1 ? rows : Array.from({ length: most }, (_, at) => rows[Math.floor(at * step)]);
 }
 
+/** Values as numbers along an axis; ``words`` are the values of a categorical axis, in alphabetical order at 0, 1, 2 ... */
+export function placed(values) {
+  if (values.some((value) => typeof value === "number")) return { values };
+  const words = [...new Set(values.filter((value) => value !== null).map(String))].sort();
+  return { values: values.map((value) => value === null ? null : words.indexOf(String(value))), words };
+}
+
 export class ParallelCoordinates {
   constructor(canvas, onbrush) {
     Object.assign(this, { canvas, onbrush, brushes: {}, axes: [], selected: new Set(), lines: 1 });
@@ -46,9 +53,9 @@ export class ParallelCoordinates {
   }
 
   #axis(name) {
-    const values = this.data.values(name);
+    const { values, words: choices } = placed(this.data.values(name));
+    if (choices) return this.#choices(name, values, choices);
     const numbers = values.filter((value) => typeof value === "number");
-    if (!numbers.length) return this.#choices(name, values);
     const [low, high] = numbers.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
     const log = low > 0 && high / low > 20;
     const of = (value) => log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low || 1);
@@ -56,12 +63,11 @@ export class ParallelCoordinates {
     return { name, values, of, back, low, high, ends: [number(low), number(high)] };
   }
 
-  /** A categorical axis: values at whole numbers, in alphabetical order. */
-  #choices(name, values) {
-    const words = [...new Set(values.filter((value) => value !== null).map(String))].sort();
+  /** A categorical axis. */
+  #choices(name, values, words) {
     if (!words.length) return null;
     const last = words.length - 1 || 1;
-    return { name, values: values.map((value) => value === null ? null : words.indexOf(String(value))), of: (value) => value / last, back: (share) => share * last,
+    return { name, values, of: (value) => value / last, back: (share) => share * last,
       ends: [words[0], words.length > 1 ? words.at(-1) : ""] };
   }
 
@@ -158,8 +164,8 @@ export class ParallelCoordinates {
     pen.globalAlpha = 1;
   }
 
-  #at(event) {
-    const box = this.canvas.getBoundingClientRect();
+  /** The axis and the place on it below the pointer; ``box`` is the canvas's place on the screen. */
+  #at(event, box = this.canvas.getBoundingClientRect()) {
     const x = event.clientX - box.left;
     const share = (this.canvas.clientHeight - BOTTOM - (event.clientY - box.top)) / (this.canvas.clientHeight - this.#top - BOTTOM);
     const index = this.axes.findIndex((_, place) => Math.abs(this.#place(place) - x) < 22);
@@ -170,13 +176,14 @@ export class ParallelCoordinates {
     const { axis, share } = this.#at(event);
     if (!axis) return;
     this.canvas.setPointerCapture(event.pointerId);
-    this.drag = { axis, from: share };
+    // the place at the start counts for the whole drag: the filtered table may shorten the page, which moves the canvas
+    this.drag = { axis, from: share, box: this.canvas.getBoundingClientRect() };
   }
 
   #move(event) {
     if (!this.drag) { this.canvas.style.cursor = this.#at(event).axis ? "ns-resize" : "default"; return; }
-    const { axis, from } = this.drag;
-    const { share } = this.#at(event);
+    const { axis, from, box } = this.drag;
+    const { share } = this.#at(event, box);
     if (Math.abs(share - from) < 0.015) return;
     this.brushes[axis.name] = [axis.back(Math.min(from, share)), axis.back(Math.max(from, share))];
     this.drag.moved = true;

@@ -10,6 +10,7 @@ const { study: name } = document.body.dataset;
 const where = `studies/${path(name)}`;
 const FILTERS = ["filter_state", "filter_batch", "filter_text"];
 const LOGGED = 300;
+const PAGE = 1000;
 let study, data, told;
 
 const open = (trial) => location.assign(`${home}/studies/${path(name)}/trials/${trial}`);
@@ -27,7 +28,7 @@ async function readTrials(asked = api(`${where}/columns`)) {
   const kept = byId("filter_batch").value;
   byId("filter_batch").replaceChildren(el("option", { value: "" }, "every rung"), ...batches.map((batch) => el("option", { value: batch }, number(batch))));
   byId("filter_batch").value = batches.includes(Number(kept)) ? kept : "";
-  figures?.offer(Object.keys(data.settings), (text, onclick) => el("button.small", { type: "button", onclick }, text));
+  figures?.offer(data.tuned, (text, onclick) => el("button.small", { type: "button", onclick }, text));
   filter();
 }
 
@@ -52,19 +53,29 @@ function chosen(trials) {
 
 // events
 
+let newest = 0;
+
 function logged(event) {
   const list = byId("log");
   if (!event.id || list.querySelector(`[data-id="${event.id}"]`)) return;
   if (list.children.length === 1 && !list.firstElementChild.dataset.id) list.replaceChildren();
-  list.prepend(el("li", { dataset: { id: event.id } }, el("time.muted", { datetime: event.at }, new Date(event.at).toLocaleTimeString()), el("span", {}, `${words(event.kind)}: ${event.message}`)));
+  newest = Math.max(newest, event.id);
+  const at = new Date(event.at);
+  const shown = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : at.toLocaleString();
+  const older = [...list.children].find((each) => Number(each.dataset.id) < event.id) ?? null;
+  list.insertBefore(el("li", { dataset: { id: event.id } }, el("time.muted", { datetime: event.at }, shown), el("span", {}, `${words(event.kind)}: ${event.message}`)), older);
   while (list.children.length > LOGGED) list.lastElementChild.remove();
 }
 
+/** Read the events after the newest one shown; the server returns the oldest first, page by page. */
 async function readLog() {
-  const logs = await quietly(() => api(`${where}/logs?limit=200`));
-  if (!logs) return;
-  if (!logs.events.length && !byId("log").querySelector("[data-id]")) byId("log").replaceChildren(el("li", {}, "nothing yet"));
-  logs.events.forEach(logged);
+  let logs;
+  do {
+    logs = await quietly(() => api(`${where}/logs?limit=${PAGE}&after=${newest}`));
+    if (!logs) return;
+    logs.events.slice(-LOGGED).forEach(logged);
+  } while (logs.next !== null);
+  if (!byId("log").querySelector("[data-id]")) byId("log").replaceChildren(el("li", {}, "nothing yet"));
 }
 
 function show(next) {

@@ -16,6 +16,7 @@ search:
 budget: {trials: 48, epochs_per_trial: 80}
 `;
 
+const DRAFT = "study file";
 const spec = byId("spec");
 const lines = byId("lines");
 // one key per study file, so that a second click or a retry after a lost response repeats the same submission
@@ -53,12 +54,25 @@ function showFaults(error) {
   if (faults[0]?.line) goTo(faults[0].line);
 }
 
+/** Store a study file until the page is opened again, or null to remove it. */
+function draft(text) {
+  try {
+    if (text === null) sessionStorage.removeItem(DRAFT); else sessionStorage.setItem(DRAFT, text);
+  } catch { /* storage is blocked or full: the text is not kept */ }
+}
+
+function restoreDraft() {
+  try { spec.value = sessionStorage.getItem(DRAFT) ?? spec.value; } catch { /* storage is blocked */ }
+  draft(null);
+}
+
 async function submit() {
   if (!spec.reportValidity()) return;
   if (key.text !== spec.value) key = { text: spec.value, value: crypto.randomUUID?.() ?? String(Math.random()).slice(2) };
   const body = { spec: spec.value, priority: Number(byId("priority").value || 0) };
   for (const name of ["max_samples", "max_accelerator_hours"]) if (byId(name).value) body[name] = Number(byId(name).value);
   byId("send").disabled = true;
+  draft(spec.value);      // if the session has ended, the page leaves for the login and comes back
   try {
     const study = await api("studies", { method: "POST", body, headers: { "Idempotency-Key": key.value } });
     location.assign(`${home}/studies/${path(study.name)}`);
@@ -66,6 +80,7 @@ async function submit() {
     showFaults(error);
     if (!error.status) toast("The server did not respond. Nothing is lost: submit again.", "bad");
   } finally {
+    draft(null);
     byId("send").disabled = false;
   }
 }
@@ -84,4 +99,5 @@ byId("file").addEventListener("change", async () => {
   showFaults(null);
 });
 byId("example").addEventListener("click", () => { spec.value = EXAMPLE; showFaults(null); spec.focus(); });
+restoreDraft();
 drawLines();

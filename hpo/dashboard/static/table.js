@@ -1,16 +1,24 @@
 // A table of thousands of trials, sorted and filtered by column; only visible rows are in the DOM.
 import { el, home, number, path, state, words } from "./app.js";
+import { placed } from "./parallel.js";
 
 const ROW = 35;
 const SPARE = 10;
 const SHORT = 14;
 
-const COMPARISON = /^\s*([a-z][a-z_ ]*?)\s*(<=|>=|<|>|=)\s*(\S+)\s*$/i;
+const COMPARISON = /^\s*([a-z][a-z0-9_ ]*?)\s*(<=|>=|<|>|=)\s*(\S+)\s*$/i;
+const TITLES = { number: "Trial", state: "State", global_batch_size: "Batch", seed: "Seed" };
 
-/** Parse a filter such as ``learning rate > 0.1``; return undefined if the text is not a comparison. */
+/** Title of each column of the table, by name. */
+const titles = (data) => ({ ...TITLES, ...data.figures, ...Object.fromEntries(Object.keys(data.settings).map((name) => [name, words(name)])) });
+
+/** Parse a filter such as ``learning rate > 0.1``, with the name or the title of a column; return undefined if the text is not a comparison. */
 function comparison(data, text) {
   const [, name, sign, given] = text.match(COMPARISON) ?? [];
-  const values = name && data.values(name.toLowerCase().replaceAll(" ", "_"));
+  const plain = (text) => words(text).toLowerCase();
+  const known = Object.entries({ ...Object.fromEntries(Object.keys(data.columns).map((each) => [each, each])), ...titles(data) });
+  const [column] = name ? known.find((names) => names.some((each) => plain(each) === plain(name))) ?? [] : [];
+  const values = column && data.values(column);
   if (!values) return undefined;
   const wanted = Number(given);
   const of = { "<": (value) => value < wanted, ">": (value) => value > wanted, "<=": (value) => value <= wanted,
@@ -23,7 +31,7 @@ export function filtered(data, { state: wanted = "", batch = "", text = "", brus
   const { columns } = data;
   const fits = comparison(data, text);
   const needle = fits ? "" : text.trim().toLowerCase();
-  const limits = Object.entries(brushes).map(([name, [low, high]]) => [data.values(name), low, high]);
+  const limits = Object.entries(brushes).map(([name, [low, high]]) => [placed(data.values(name)).values, low, high]);
   const found = [];
   for (let row = 0; row < columns.number.length; row += 1) {
     if (wanted && columns.state[row] !== wanted) continue;
@@ -54,10 +62,11 @@ export class TrialTable {
 
   /** The columns and how each column is displayed. */
   #shown() {
-    const plain = (name, title) => ({ name, title, number: true, text: (row) => number(this.data.values(name)[row], 4) });
-    return [plain("number", "Trial"), { name: "state", title: "State", text: (row) => state(this.data.columns.state[row]) },
-      plain("global_batch_size", "Batch"), plain("seed", "Seed"), ...Object.entries(this.data.figures).map(([name, title]) => plain(name, title)),
-      ...Object.keys(this.data.settings).map((name) => ({ ...plain(name, words(name)),
+    const all = titles(this.data);
+    const plain = (name) => ({ name, title: all[name], number: true, text: (row) => number(this.data.values(name)[row], 4) });
+    return [plain("number"), { name: "state", title: all.state, text: (row) => state(this.data.columns.state[row]) },
+      plain("global_batch_size"), plain("seed"), ...Object.keys(this.data.figures).map(plain),
+      ...Object.keys(this.data.settings).map((name) => ({ ...plain(name),
         text: (row) => { const value = this.data.settings[name][row]; return typeof value === "number" ? number(value, 4) : String(value ?? "–"); } }))];
   }
 
@@ -70,11 +79,13 @@ export class TrialTable {
         el("button.sort", { type: "button", dataset: { column: column.name }, onclick: () => this.#sort(column.name) },
           `${column.title}${this.order === column.name ? (this.descending ? " ↓" : " ↑") : ""}`))));
     const sorting = this.place.querySelector("button.sort:focus")?.dataset.column;
+    const focused = this.#focused();
     this.place.classList.toggle("short", rows.length <= SHORT);
     this.place.replaceChildren(el("table", { "aria-rowcount": rows.length }, el("thead", {}, head), this.body));
     this.first = -1;
     this.draw();
     if (sorting) this.place.querySelector(`button.sort[data-column="${sorting}"]`)?.focus();
+    this.#focus(focused);
   }
 
   #sort(name) {
@@ -90,9 +101,18 @@ export class TrialTable {
     const last = short ? this.rows.length : Math.min(this.rows.length, first + Math.ceil(this.place.clientHeight / ROW) + 2 * SPARE);
     if (first === this.first && last === this.last && !this.dirty) return;
     Object.assign(this, { first, last, dirty: false });
-    const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset : null;
+    const focused = this.#focused();
     const gap = (count) => count > 0 ? el("tr.gap", { "aria-hidden": "true" }, el("td", { colspan: this.columns.length + 1, style: `height:${count * ROW}px` })) : null;
     this.body.replaceChildren(...[gap(first), ...this.rows.slice(first, last).map((row) => this.#row(row)), gap(this.rows.length - last)].filter(Boolean));
+    this.#focus(focused);
+  }
+
+  /** The row's control that has the keyboard focus, which it loses when the rows are replaced. */
+  #focused() {
+    return this.body.contains(document.activeElement) ? document.activeElement.dataset : null;
+  }
+
+  #focus(focused) {
     if (focused?.trial) this.body.querySelector(`${focused.what}[data-trial="${focused.trial}"]`)?.focus({ preventScroll: true });
   }
 

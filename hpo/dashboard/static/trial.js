@@ -104,6 +104,11 @@ async function command(trial) {
 }
 
 byId("copy").addEventListener("click", () => attempt(async () => {
+  if (!navigator.clipboard) {      // only pages over HTTPS or of this machine may use the clipboard
+    getSelection().selectAllChildren(byId("command"));
+    byId("copy").textContent = "Press Ctrl+C to copy";
+    return;
+  }
   await navigator.clipboard.writeText(byId("command").textContent);
   byId("copy").textContent = "Copied";
 }));

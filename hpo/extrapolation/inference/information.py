@@ -33,6 +33,7 @@ from hpo.extrapolation.inference.trials import (
     trial_scale,
 )
 from hpo.extrapolation.laws.configurations import Configurations
+from hpo.extrapolation.laws.rate_law import anchor_momentum
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 
 Array: TypeAlias = NDArray[np.float64]
@@ -237,7 +238,7 @@ class _Linearised:
         off = np.repeat(np.array(TRIED), rungs)
         seen_batch = model.scales.log_batch(values, self._rung_log_batch, self._away)
         coordinates = []
-        momentum = np.zeros(len(at))
+        momentum = np.full(len(at), anchor_momentum(model.laws))
         for law in model.laws:
             moved = model.scales.shift(values, law.name, self._away) if model.scales else 0.0
             best = np.median(law.best(values, seen_batch) + moved, axis=0)

@@ -137,5 +137,14 @@ def momentum_values(settings: Sequence[Mapping[str, object]]) -> Array:
     return np.asarray(np.nan_to_num(setting_values(MOMENTUM, settings)))
 
 
+def anchor_momentum(laws: Sequence[SettingLaw]) -> float:
+    """Return the momentum to which the best learning rate of ``laws`` refers; 0 if all trials have the same momentum.
+
+    Trials may differ in a momentum that is not scaled with the batch size, and so has no law of its own.
+    """
+    anchors = (law.momentum for law in laws if isinstance(law, RateLaw))
+    return next((anchor for anchor in anchors if anchor is not None), 0.0)
+
+
 def _parameter(name: str, prior: NormalPrior) -> LawParameter:
     return LawParameter(name, prior.mean, prior.sd)
