@@ -93,6 +93,19 @@ def read(connection: Connection, trial_ids: Sequence[int]) -> Convergence:
     )
 
 
+def count(connection: Connection, trial_ids: Sequence[int]) -> dict[int, int]:
+    """Return the number of points of each of the given trials; trials without points are left out."""
+    counts = dict[int, int]()
+    for chunk in trials.chunks(sorted(set(trial_ids))):
+        counted = (
+            select(convergence.c.trial_id, func.count().label("points"))
+            .where(convergence.c.trial_id.in_(chunk))
+            .group_by(convergence.c.trial_id)
+        )
+        counts.update({row.trial_id: row.points for row in connection.execute(counted)})
+    return counts
+
+
 def read_newest(
     connection: Connection, trial_ids: Sequence[int]
 ) -> tuple[Convergence, dict[int, int]]:

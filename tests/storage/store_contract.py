@@ -276,6 +276,7 @@ class StoreContract(
         for column in dataclasses.fields(whole):
             expected = [getattr(whole.of(trials[at].id), column.name)[-1] for at in (0, 1)]
             np.testing.assert_array_equal(getattr(newest, column.name), expected)
+        assert store.point_counts([trials[2].id, trials[1].id, trials[0].id, 99]) == counts
         none, counts = store.newest_points([])
         assert (len(none), counts) == (0, {})
 
