@@ -380,6 +380,19 @@ class Store(QueueStore, ServiceStore):
         with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
             return convergence.read(connection, trial_ids)
 
+    def point_counts(self, trial_ids: Sequence[int]) -> dict[int, int]:
+        """Return the number of points of each trial; a trial without points, or an unknown one, is left out."""
+        with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
+            return convergence.count(connection, trial_ids)
+
+    def newest_points(self, trial_ids: Sequence[int]) -> tuple[Convergence, dict[int, int]]:
+        """Return the last point of each trial, in columns by trial, and the number of points of each trial with points.
+
+        A trial without points, or an unknown one, is in neither.
+        """
+        with self._read(single_statement=not trial_ids) as connection:
+            return convergence.read_newest(connection, trial_ids)
+
     def point_before(self, trial_id: int, step: int) -> ConvergencePoint | None:
         """Return the last point of a trial before a step, or None."""
         with self._read() as connection:

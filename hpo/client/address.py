@@ -42,8 +42,12 @@ def server_address(url: str | None, token: str | None) -> ServerAddress:
         raise RequestError(
             "no server given; give its URL, or set HPO_SERVER (`hpo serve` prints it)"
         )
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a bracket or port that is none
+        sound = False
+    if not sound:
         raise RequestError(f"the URL of a server must look like https://host:8642, but got {url!r}")
     if not token:
         raise AuthenticationError(

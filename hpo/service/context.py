@@ -328,7 +328,7 @@ def check_own_page(request: Request) -> None:
     if request.method in ("GET", "HEAD"):
         return
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
-    own = origin is not None and urlsplit(origin).netloc == host
+    own = bool(host) and origin is not None and _host_of(origin) == host
     if not own and "x-requested-with" not in request.headers:
         raise RefusedError(
             403,
@@ -337,6 +337,14 @@ def check_own_page(request: Request) -> None:
             way_out="send the header X-Requested-With, or a bearer token"
             + ("; a proxy must forward the original Host header" if origin else ""),
         )
+
+
+def _host_of(origin: str) -> str:
+    """Return the host and port of an Origin header; "" if it has none or is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 Reader = Annotated[TokenHolder, Depends(requires_scope("read"))]

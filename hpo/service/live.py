@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
+from hpo.service.fair_queue import FairQueue
 from hpo.service.logs import LOG
 from hpo.service.progress import StudyPosition, StudyProgress, read_study_progress, running_studies
 from storage.errors import DamagedRow, NotFound, StoreError
@@ -29,6 +31,13 @@ from trainers.json_text import json_bytes
 POLL_SECONDS = 0.4
 PAGE = 500
 QUEUE = 2_000
+SLOW_SECONDS, PAUSE = 0.2, 10
+"""A study whose progress takes longer than SLOW_SECONDS to read is read again after PAUSE times as long, so that it
+does not hold up others.
+"""
+PAST_THREADS = 2
+"""Threads that read what streams missed, besides the server's threads for requests."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -86,8 +95,11 @@ class EventReader:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limiter: CapacityLimiter | None = None
         self._joining = asyncio.Lock()
+        self._past = FairQueue(PAST_THREADS, most=1, queue=sys.maxsize)
+        self._past_limiter: CapacityLimiter | None = None
         self._last = 0  # the newest event sent to listeners
         self._positions: dict[int, StudyPosition] = {}
+        self._due: dict[int, float] = {}  # when the progress of slow studies is read next
         self._ended: set[int] = set()  # tokens of listeners that were revoked or have expired
         self.closed = False
 
@@ -128,6 +140,16 @@ class EventReader:
             yield listener
         finally:
             self._listeners.discard(listener)
+
+    async def past(self, owner: str, read: Callable[[], Found]) -> Found:
+        """Return the result of ``read`` for a stream of this owner, in a thread of its own.
+
+        An open stream has no slot among the requests. So an owner's streams read one after the other, in turn with
+        those of other owners: many that ask for all past events delay neither requests nor the streams of others.
+        """
+        self._past_limiter = self._past_limiter or CapacityLimiter(PAST_THREADS)
+        async with self._past.slot(owner):
+            return await run_sync(read, limiter=self._past_limiter)
 
     def standing(self, study: Study | None) -> list[EventMessage]:
         """Return the current state of the study, or of every running study: the first messages of a new stream."""
@@ -194,8 +216,14 @@ class EventReader:
                     if not position.at_rest
                 }
             )
+        self._due = {each: at for each, at in self._due.items() if each in watched}
         for study_id, name in watched.items():
+            began = time.monotonic()
+            if began < self._due.get(study_id, began):
+                continue
             progress = read_study_progress(store, name, positions.get(study_id))
+            if (took := time.monotonic() - began) > SLOW_SECONDS:
+                self._due[study_id] = began + PAUSE * took
             if progress is None or progress.study_id != study_id:  # deleted
                 positions.pop(study_id, None)
             elif progress.position != positions.get(study_id):

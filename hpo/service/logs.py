@@ -33,14 +33,22 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """``12:34:56 message``; a traceback follows on separate lines."""
+    """``12:34:56 message``; a traceback follows on separate, indented lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line of text, control characters escaped."""
-        message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in record.getMessage())
+        """Return one line of text, control characters escaped, and the lines of a traceback."""
         request = getattr(record, "fields", {}).get("request_id")
-        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {message}{f' [{request}]' if request else ''}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = (
+            f"{datetime.fromtimestamp(record.created):%H:%M:%S} {_escaped(record.getMessage())}"
+            f"{f' [{request}]' if request else ''}"
+        )
+        # the message of an exception may be what a client sent
+        lines = self.formatException(record.exc_info).split("\n") if record.exc_info else []
+        return "\n".join([line, *(f"    {_escaped(each)}" for each in lines)])
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def set_up(form: str) -> None:

@@ -1,6 +1,7 @@
 """Progress of a study: its state, its trials by state, and the points of running trials.
 
-Reading it takes four small SQL statements, whatever the size of the study: only running trials are read individually.
+Reading it takes a few small SQL statements, whatever the size of the study: only running trials are read individually,
+and of their points only the newest, because one reader serves the event streams of all users.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from hpo.service.answers import trial_answer_values
 from hpo.service.study_facts import study_facts
@@ -82,18 +81,15 @@ def read_study_progress(
     except (NotFound, DamagedRow):
         return None
     states, running = _trials(store, study.id)
-    points = store.convergence(list(running))
-    ids, firsts, counts = np.unique(points.trial_id, return_index=True, return_counts=True)
+    points, counts = store.newest_points(list(running))
     newest = tuple(
         {
-            "trial": running[int(trial)].number,
+            "trial": running[trial].number,
             **{name: getattr(points, name)[at].item() for name in NEWEST},
         }
-        for trial, at in zip(ids, firsts + counts - 1, strict=True)
+        for at, trial in enumerate(points.trial_id.tolist())
     )
-    counted_points = {
-        running[int(trial)].number: int(count) for trial, count in zip(ids, counts, strict=True)
-    }
+    counted_points = {running[trial].number: count for trial, count in counts.items()}
     counted_points.update(
         {trial.number: 0 for trial in running.values() if trial.number not in counted_points}
     )

@@ -133,8 +133,13 @@ def faults_of_workers(
     search: SearchSpace, ladder: Sequence[int], workers: int
 ) -> Iterator[tuple[Location, str]]:
     """Yield a fault if a rung cannot be split over the workers of a trial in whole normalization batches."""
-    sizes, _ = _normalization_batch_sizes(search)
-    unit = workers * math.lcm(*sizes) if workers > 1 else 1
+    unit = 1
+    if workers > 1:
+        sizes, _ = _normalization_batch_sizes(search)
+        for size in sizes:
+            unit = math.lcm(unit, workers * size)
+            if unit > ladder[-1]:  # divides no rung; a range may hold a billion sizes
+                break
     rung = next((rung for rung in ladder if rung % unit), None)
     if rung is not None:
         yield (

@@ -13,7 +13,7 @@ from operator import attrgetter, index
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Select, delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from storage.errors import InvalidRecord
@@ -90,9 +90,50 @@ def remove(connection: Connection, trial_ids: Sequence[int]) -> None:
 
 def read(connection: Connection, trial_ids: Sequence[int]) -> Convergence:
     """Return the points of the given trials, as columns."""
-    parts = [_read_part(connection, chunk) for chunk in trials.chunks(sorted(set(trial_ids)))]
-    table = np.concatenate(parts) if parts else np.empty(0, _DTYPE)
-    return Convergence(**{name: np.ascontiguousarray(table[name]) for name in _COLUMNS})
+    return _columns(
+        [_read_part(connection, chunk) for chunk in trials.chunks(sorted(set(trial_ids)))]
+    )
+
+
+def count(connection: Connection, trial_ids: Sequence[int]) -> dict[int, int]:
+    """Return the number of points of each of the given trials; trials without points are left out."""
+    counts = dict[int, int]()
+    for chunk in trials.chunks(sorted(set(trial_ids))):
+        counted = (
+            select(convergence.c.trial_id, func.count().label("points"))
+            .where(convergence.c.trial_id.in_(chunk))
+            .group_by(convergence.c.trial_id)
+        )
+        counts.update({row.trial_id: row.points for row in connection.execute(counted)})
+    return counts
+
+
+def read_newest(
+    connection: Connection, trial_ids: Sequence[int]
+) -> tuple[Convergence, dict[int, int]]:
+    """Return the last point of each of the given trials, as columns, and how many points each has.
+
+    The points are counted in the database, so that a long curve costs neither memory nor time in this process. A trial
+    without points is in neither result.
+    """
+    parts, counts = [], dict[int, int]()
+    for chunk in trials.chunks(sorted(set(trial_ids))):
+        last = (
+            select(
+                convergence.c.trial_id,
+                func.max(convergence.c.step).label("step"),
+                func.count().label("points"),
+            )
+            .where(convergence.c.trial_id.in_(chunk))
+            .group_by(convergence.c.trial_id)
+        )
+        counted = connection.execute(last).all()
+        counts.update({row.trial_id: row.points for row in counted})
+        newest = tuple_(convergence.c.trial_id, convergence.c.step).in_(
+            [(row.trial_id, row.step) for row in counted]
+        )
+        parts.append(_read_rows(connection, select(convergence).where(newest)))
+    return _columns(parts), counts
 
 
 def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]:
@@ -122,7 +163,11 @@ def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
         for name, column in columns.items():
             table[name] = column
         return table
-    statement = select(convergence).where(convergence.c.trial_id.in_(trial_ids))
+    return _read_rows(connection, select(convergence).where(convergence.c.trial_id.in_(trial_ids)))
+
+
+def _read_rows(connection: Connection, statement: Select[Any]) -> Any:
+    """Return the statement's points as an array of rows, by trial and step; damaged rows are left out."""
     ordered = statement.order_by(convergence.c.trial_id, convergence.c.step)
     cursor: Any = connection.execute(ordered).cursor
     try:
@@ -130,6 +175,11 @@ def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
     except damage.CAUSES:
         again: Any = connection.execute(ordered).cursor
         return np.fromiter(filter(_is_sound, again), dtype=_DTYPE)
+
+
+def _columns(parts: Sequence[Any]) -> Convergence:
+    table = np.concatenate(parts) if parts else np.empty(0, _DTYPE)
+    return Convergence(**{name: np.ascontiguousarray(table[name]) for name in _COLUMNS})
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 
 import httpx
@@ -139,6 +140,18 @@ def test_the_log_has_one_line_for_a_request_and_no_secret(api):
     )
     assert json.loads(lines[1])["route"].endswith("/studies/{name}")
     assert "[r-1]" in lines[2]
+
+
+def test_a_traceback_in_the_log_is_told_apart_from_events():
+    record = logging.makeLogRecord({"msg": "request failed"})
+    try:
+        raise ValueError("one\n12:34:56 GET /fake 200 1 ms\x1b[2J")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    first, *lines = TextLines().format(record).split("\n")
+    assert first.endswith("request failed")
+    assert all(line.startswith("    ") and line.isprintable() for line in lines)
+    assert lines[-1].strip() == r"12:34:56 GET /fake 200 1 ms\x1b[2J"
 
 
 def test_a_failure_within_is_told_without_its_inside(api, monkeypatch, caplog):

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from api_server import add_trials, served, spec_of
 
+from hpo.service.routes import trials
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, TrialResult, TrialState
+from storage.store import Store
 from trainers.private_files import lock_file
 
 pytestmark = pytest.mark.fit
@@ -90,6 +92,25 @@ def test_long_curves_are_thinned_and_keep_their_ends(api):
     steps = curve["columns"]["step"]
     assert (curve["points"], len(steps), steps[0], steps[-1]) == (1000, 50, 10, 10_000)
     assert max(np.diff(steps)) <= 2 * min(np.diff(steps))
+
+
+def test_curves_of_many_points_are_read_and_sent_in_parts(api, monkeypatch):
+    """The response is the same, and a request for many long curves takes little memory."""
+    add_trials(api.store, "bowl", 5, points=40)
+    address = "/studies/bowl/convergence?trial=4&trial=0&trial=3&trial=1&max_points=7"
+    whole, read, sizes = api.call("GET", address).json(), Store.convergence, []
+
+    def reading(self, trial_ids):
+        found = read(self, trial_ids)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(Store, "convergence", reading)
+    for most, parts in ((1000, [160]), (100, [80, 80]), (30, [40, 40, 40, 40])):
+        sizes.clear()
+        monkeypatch.setattr(trials, "PART", most)
+        assert api.call("GET", address).json() == whole
+        assert sizes == parts
 
 
 def test_curves_that_are_not_there(tmp_path):

@@ -1053,6 +1053,17 @@ def test_a_link_of_another_site_logs_nobody_in(place):
             assert (f'value="{token}"' in answer.text) == (status == 200)
 
 
+@pytest.mark.parametrize("text", ["http://[", "//\u2100", "http://host:port["])
+def test_a_malformed_address_is_of_another_site(place, text):
+    with httpx.Client(base_url=place.api.client.base_url) as browser:
+        sent = {"token": place.api.token("eve"), "next": text}
+        answer = browser.get("/login", params=sent)
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+        cookie = f"hpo_session={browser.cookies['hpo_session']}"
+        headers = {"Origin": text.encode("utf-8"), "Cookie": cookie}
+        assert browser.post("/logout", headers=headers).status_code == 403
+
+
 def test_a_list_reads_no_study_file(place, monkeypatch):
     def never(*_):
         raise AssertionError("a study file was read")

@@ -412,6 +412,8 @@ def test_the_address_comes_from_the_environment_and_hides_the_token(monkeypatch)
         ("", "t", errors.RequestError, "no server given; give its URL, or set HPO_SERVER"),
         ("ftp://host", "t", errors.RequestError, "must look like https://host:8642"),
         ("https://", "t", errors.RequestError, "must look like https://host:8642"),
+        ("https://[", "t", errors.RequestError, "must look like https://host:8642"),
+        ("https://host:port", "t", errors.RequestError, "must look like https://host:8642"),
         (
             "https://host",
             "",

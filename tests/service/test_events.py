@@ -13,7 +13,9 @@ import httpx
 import pytest
 from api_server import add_trials, points_of, served, spec_of
 
+from hpo.service import live
 from hpo.service.live import QUEUE, EventListener, EventMessage, EventReader
+from hpo.service.progress import read_study_progress
 from search_spaces.settings import TrainingSettings
 from storage.errors import StoreUnavailable
 from storage.records import NewStudy, NewTrial, StudyState
@@ -110,6 +112,44 @@ def test_an_event_of_another_process_arrives_soon(api):
             "bowl",
         )
         assert number == data["id"] == api.store.last_event_id()
+
+
+def test_progress_reads_no_whole_curve(api, monkeypatch):
+    """One reader serves the streams of all users, so a user's long curves must not hold it up."""
+
+    def read(*_):
+        raise AssertionError("a whole curve was read")
+
+    study = api.store.study("bowl")
+    settings = TrainingSettings(normalization_batch_size=1).to_dict()
+    [trial] = api.store.add_trials(
+        study.id, [NewTrial(global_batch_size=16, seed=0, settings=settings)]
+    )
+    api.store.start_trials([trial.id])
+    api.store.record({trial.id: points_of(4)})
+    monkeypatch.setattr(Store, "convergence", read)
+    monkeypatch.setattr(Store, "points", read)
+    progress = read_study_progress(api.store, "bowl", None).to_dict()
+    assert progress["points"] == {0: 4}
+    assert [point["step"] for point in progress["newest"]] == [40]
+
+
+def test_a_study_whose_progress_takes_long_is_read_seldom(api, monkeypatch):
+    api.submit("long")
+    read, slow, quick = [], api.store.study("long"), api.store.study("bowl")
+
+    def progress(store, name, before):
+        read.append(name)
+        time.sleep(0.02 if name == "long" else 0)
+
+    monkeypatch.setattr(live, "read_study_progress", progress)
+    monkeypatch.setattr(live, "SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(live, "PAUSE", 1000)
+    reader = EventReader(lambda: api.store)
+    for _ in range(4):
+        reader._poll([slow, quick], everything=False)
+    assert read.count("long") == 1
+    assert read.count("bowl") == 4
 
 
 def test_trials_and_their_points_show_while_they_run(api):

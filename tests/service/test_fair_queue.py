@@ -222,6 +222,41 @@ def test_a_stream_that_is_open_takes_nothing_of_a_share(tmp_path):
                 assert other.get("/api/v1/studies", headers=headers).status_code == 200
 
 
+def test_streams_that_read_past_events_keep_no_request_waiting(tmp_path, monkeypatch):
+    """However many streams of one owner ask for all events, they read one after the other, in threads of their own."""
+    free, begun, events = threading.Event(), threading.Semaphore(0), Store.events
+
+    def read(self, **asked):
+        if asked.get("after") == 0 and asked.get("study_id") is not None:
+            begun.release()
+            free.wait(300)
+        return events(self, **asked)
+
+    monkeypatch.setattr(Store, "events", read)
+    with served(tmp_path, threads=2) as api, ThreadPoolExecutor(8) as pool:
+        api.submit("bowl")
+        headers = {"Authorization": f"Bearer {api.token('ada')}"}
+
+        def follow():
+            with httpx.Client(base_url=api.client.base_url, timeout=60) as client:
+                asked = client.stream("GET", "/api/v1/studies/bowl/events?after=0", headers=headers)
+                with asked as stream:
+                    return any("submitted" in line for line in stream.iter_lines())
+
+        streams = [pool.submit(follow) for _ in range(8)]
+        try:
+            assert begun.acquire(timeout=10)
+            with httpx.Client(base_url=api.client.base_url, timeout=10) as other:
+                answer = other.get(
+                    "/api/v1/studies", headers={"Authorization": f"Bearer {api.token('grace')}"}
+                )
+            assert answer.status_code == 200
+            assert not begun.acquire(timeout=0.2)
+        finally:
+            free.set()
+        assert all(each.result(timeout=30) for each in streams)
+
+
 def test_an_owner_has_one_computation_at_a_time_and_another_begins_at_once(monkeypatch):
     monkeypatch.setattr(computations, "MOST_WAITING", 5)
     free, begun, most = threading.Event(), Counter(), Counter()

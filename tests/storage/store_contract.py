@@ -267,6 +267,19 @@ class StoreContract(
         assert finished.finished_at >= finished.started_at
         assert store.points(trial.id) == make_points(5)
 
+    def test_the_newest_points_come_with_the_number_of_points(self, store, study):
+        trials = make_trials(store, study, 16, 16, 16)
+        store.record({trials[1].id: make_points(3), trials[0].id: make_points(5)})
+        newest, counts = store.newest_points([trials[2].id, trials[1].id, trials[0].id, 99])
+        assert counts == {trials[0].id: 5, trials[1].id: 3}
+        whole = store.convergence([trials[0].id, trials[1].id])
+        for column in dataclasses.fields(whole):
+            expected = [getattr(whole.of(trials[at].id), column.name)[-1] for at in (0, 1)]
+            np.testing.assert_array_equal(getattr(newest, column.name), expected)
+        assert store.point_counts([trials[2].id, trials[1].id, trials[0].id, 99]) == counts
+        none, counts = store.newest_points([])
+        assert (len(none), counts) == (0, {})
+
     def test_finishing_again_is_a_conflict_and_changes_nothing(self, store, study):
         (trial,) = make_trials(store, study, 16)
         store.finish_trial(trial.id, REACHED)

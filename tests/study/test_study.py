@@ -1,4 +1,5 @@
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_what_may_be_left_out() -> None:
     spec = parse_study(SMALLEST)
     assert (spec.data, spec.full_scale, spec.seeds, spec.search_path) == ({}, None, 1, None)
     assert parse_study(spec.to_yaml()) == spec
+
+
+@pytest.mark.parametrize(
+    "sizes", ["{int_uniform: [1, 2000000000]}", f"{{choice: {[997 + 2 * i for i in range(2000)]}}}"]
+)
+def test_many_normalization_batch_sizes_and_several_workers_are_one_fault(sizes: str) -> None:
+    """Their least common multiple has thousands of digits; a list of them would fill the memory."""
+    began = time.process_time()
+    text = SMALLEST.replace("search:", f"search:\n  normalization_batch_size: {sizes}")
+    # the second rule, of the sizes themselves, is broken too
+    with pytest.raises(SpecError, match="every rung of the ladder must be a multiple of"):
+        parse_study(f"{text}\nresources: {{workers_per_node: 2}}\n")
+    assert time.process_time() - began < 5
 
 
 def test_a_study_is_equal_to_its_own_yaml_and_pickle() -> None:

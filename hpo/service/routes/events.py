@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Annotated, Literal
@@ -204,9 +205,9 @@ async def _story(
 ) -> AsyncIterator[EventMessage | None]:
     """Yield missed events, the current state, then new events until either side ends; yield None when idle."""
     study, sent = listener.study, set[int]()
-    standing = await run_sync(context.live.standing, study)
+    standing = await context.live.past(who.owner, lambda: context.live.standing(study))
     if start is not None:
-        async for message in _missed(context, study, start, sent):
+        async for message in _missed(context, who, study, start, sent):
             yield message
     for message in standing:
         yield message
@@ -222,7 +223,8 @@ async def _story(
                 sent.add(news.event_id)
             yield news
             over = until_end and news.ends
-    async for message in _missed(context, study, max(sent, default=listener.joined_at), sent):
+    last = max(sent, default=listener.joined_at)
+    async for message in _missed(context, who, study, last, sent):
         yield message
     yield EventMessage("end", b"{}")
 
@@ -236,24 +238,27 @@ async def _next(listener: EventListener) -> EventMessage | None:
 
 
 async def _missed(
-    context: ServerContext, study: Study | None, start: int, sent: set[int]
+    context: ServerContext, who: TokenHolder, study: Study | None, start: int, sent: set[int]
 ) -> AsyncIterator[EventMessage]:
     """Yield the stored events after ``start``; their numbers are added to ``sent``."""
     study_id = None if study is None else study.id
     while True:
-        page = await run_sync(_page, context, start, study_id)
-        owners = await run_sync(context.live.owners, page)
-        for event in page:
-            start = event.id
-            if event.id not in sent:
-                sent.add(event.id)
-                yield event_message(event, owners.get(event.study_id))
+        page = await context.live.past(
+            who.owner, functools.partial(_page, context, start, study_id)
+        )
+        for message in page:
+            start = message.event_id or start
+            if start not in sent:
+                sent.add(start)
+                yield message
         if len(page) < PAGE:
             return
 
 
-def _page(context: ServerContext, start: int, study_id: int | None) -> list[Event]:
-    return context.open_store().events(after=start, study_id=study_id, limit=PAGE)
+def _page(context: ServerContext, start: int, study_id: int | None) -> list[EventMessage]:
+    page = context.open_store().events(after=start, study_id=study_id, limit=PAGE)
+    owners = context.live.owners(page)
+    return [event_message(event, owners.get(event.study_id)) for event in page]
 
 
 async def _still_known(request: Request, who: TokenHolder) -> bool:

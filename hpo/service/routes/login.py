@@ -119,14 +119,12 @@ def _home(context: ServerContext) -> str:
 
 def _own_path(path: str, home: str) -> str:
     """Return ``path`` if it is on this server, else the server's first page."""
-    parts = urlsplit(path)
-    own = (
-        path.startswith(home)
-        and not path.startswith(("//", "/\\"))
-        and not parts.netloc
-        and path.isprintable()
-    )
-    return path if own and "\\" not in path else home
+    try:
+        elsewhere = urlsplit(path).netloc
+    except ValueError:  # no valid URL
+        return home
+    own = path.startswith(home) and not path.startswith("//") and not elsewhere
+    return path if own and path.isprintable() and "\\" not in path else home
 
 
 def _page(after: str, wrong: str = "", status: int = 200, token: str = "") -> Response:

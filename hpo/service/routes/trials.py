@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Response
 from numpy.typing import NDArray
+from starlette.responses import StreamingResponse
 
 from hpo.service.answers import CurvesAnswer, TrialAnswer, TrialsAnswer, trial_answer_values
 from hpo.service.context import Reader, Shared, StudyName
@@ -15,6 +17,8 @@ from hpo.service.reply import json_reply
 from hpo.service.routes.common import BIGGEST_BATCH, BIGGEST_NUMBER, After, Limit, error_responses
 from hpo.service.study_facts import study_facts
 from storage.records import Convergence, TrialState
+from storage.store import Store
+from trainers.json_text import json_bytes
 
 router = APIRouter(prefix="/studies/{name}", tags=["trials"])
 
@@ -44,6 +48,8 @@ Order = Literal[
 ]
 SHOWN: tuple[Column, ...] = ("step", "epochs", "seconds", "train_loss", "loss", "metric")
 """Default horizontal axis of a curve."""
+PART = 50_000
+"""Maximum number of points that a response reads and holds at a time, about 30 MB; more are sent in parts."""
 
 
 @router.get(
@@ -131,15 +137,47 @@ def convergence(
     missing = [number for number in numbers if number not in ids]
     if missing:
         raise RefusedError(404, f"study {study.name!r} has no trial {missing[0]}")
-    points = store.convergence(list(ids.values()))
     columns = list(dict.fromkeys(column or SHOWN))
-    return json_reply(
-        {
-            "curves": [
-                _curve(number, points.of(ids[number]), columns, max_points) for number in numbers
-            ]
-        }
-    )
+    counts = store.point_counts(list(ids.values()))
+    parts = [
+        _curves(store, {number: ids[number] for number in part}, columns, max_points)
+        for part in _parts(numbers, [counts.get(ids[number], 0) for number in numbers])
+    ]
+    if len(parts) == 1:
+        return json_reply({"curves": parts[0]()})
+    return StreamingResponse(_document(parts), media_type="application/json")
+
+
+def _parts(numbers: Sequence[int], counts: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of trials in parts, in order, each with at most ``PART`` points or with a single trial."""
+    part, points = list[int](), 0
+    for number, count in zip(numbers, counts, strict=True):
+        if part and points + count > PART:
+            yield part
+            part, points = [], 0
+        part.append(number)
+        points += count
+    yield part
+
+
+def _curves(
+    store: Store, ids: Mapping[int, int], columns: list[Column], most: int | None
+) -> Callable[[], list[dict[str, Any]]]:
+    """Return a function that reads the curves of these trials, which are given by number, with their ids."""
+
+    def read() -> list[dict[str, Any]]:
+        points = store.convergence(list(ids.values()))
+        return [_curve(number, points.of(each), columns, most) for number, each in ids.items()]
+
+    return read
+
+
+def _document(parts: Sequence[Callable[[], list[dict[str, Any]]]]) -> Iterator[bytes]:
+    """Yield the response part by part, so that the memory holds one part at a time."""
+    yield b'{"curves":'
+    for number, part in enumerate(parts):
+        yield (b"," if number else b"[") + json_bytes(part())[1:-1]
+    yield b"]}"
 
 
 def _curve(
