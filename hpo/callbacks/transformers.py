@@ -17,11 +17,14 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
     """Reports the metrics of each evaluation, and stops training when asked to.
 
     Metrics keep their names from ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to other
-    names. If the training data has no length, as with streaming, the progress is reported in updates.
+    names. If the training data has no length, as with streaming, the progress is reported in updates. A second
+    evaluation of the same data set without an update in between, such as ``trainer.evaluate()`` after the training, is
+    not reported.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
         self._metrics = metrics
+        self._step, self._reported = -1, set[frozenset[str]]()
 
     def on_evaluate(
         self,
@@ -36,6 +39,11 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
         if not state.epoch:
             return  # an evaluation before training started
         told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}
+        if state.global_step != self._step:
+            self._step, self._reported = state.global_step, set()
+        if frozenset(told) in self._reported:
+            return
+        self._reported.add(frozenset(told))  # several data sets have metrics of different names
         if train_dataloader is None or has_length(train_dataloader):
             report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
         else:  # Trainer divides by max_steps then, so that its epoch is not a pass over the data
