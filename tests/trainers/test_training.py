@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import math
 import resource
@@ -286,6 +287,22 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
         run(job(), tmp_path)
     with pytest.raises(CheckpointError, match="cannot write"):
         checkpoints.save(tmp_path / "absent" / "checkpoint.pt", {})
+
+
+def test_a_checkpoint_of_other_settings_names_the_first_that_differs():
+    training = quadratic()
+    saved = training.state_dict()
+    saved["job"] = copy.deepcopy(saved["job"])
+    del saved["job"]["settings"]["decay_bias"]  # as if written before this setting existed
+    quadratic().load_state_dict(saved)
+    saved["job"]["settings"]["momentum"] = 0.25
+    with pytest.raises(
+        CheckpointError, match=r"its settings\.momentum is 0\.25, but this job's is"
+    ):
+        quadratic().load_state_dict(saved)
+    saved["job"]["settings"] |= {"momentum": training.job.settings.momentum, "own": {"width": 8}}
+    with pytest.raises(CheckpointError, match=r"its settings\.own is {'width': 8}, but .* is None"):
+        quadratic().load_state_dict(saved)
 
 
 def test_a_full_disk_is_an_error_of_the_checkpoint_and_leaves_the_old_file(tmp_path):
