@@ -22,6 +22,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -131,9 +132,21 @@ def should_stop() -> bool:
 
 
 def is_first_worker() -> bool:
-    """Return whether this process is the run's only worker, or the first one according to its launcher."""
+    """Return whether this process is the run's only worker, or the first one: according to its launcher, and in the
+    process group of torch.distributed, if there is one.
+    """
     told = next((os.environ[name] for name in RANKS if os.environ.get(name)), "0")
-    return told == "0"
+    return told == "0" and _rank_in_group() == 0
+
+
+def _rank_in_group() -> int:
+    """Return the rank in torch.distributed, or 0 if it is not used; a program that starts its workers itself, with
+    ``torch.multiprocessing`` or Lightning's own launcher, sets no variable of ``RANKS``.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0
+    return int(distributed.get_rank())
 
 
 def _number(name: str, value: SupportsFloat) -> float:

@@ -124,9 +124,12 @@ class TrialRun:
             config["checkpoint_seconds"],
         )
         keeps_its_own = self._training.resumed is not None
-        if not keeps_its_own and self._checkpoint.exists() and not self._take_up(self._training):
+        found = not keeps_its_own and self._checkpoint.exists()
+        taken_up = found and self._take_up(self._training)
+        # the workers of a trial resume together or not at all: one of them may not see the file
+        if self._any_worker(found) and self._any_worker(not taken_up):
             self.close()
-            self._training = build()  # the first one may have loaded a part of the checkpoint
+            self._training, self._reported = build(), []  # it may have loaded a part of the file
         self._earlier = list(self._reported)
         self._saved_at = time.monotonic()
 
@@ -179,12 +182,23 @@ class TrialRun:
         if training.finished:
             outcome = training.outcome
             return result | {"state": outcome.state, "outcome": outcome.to_dict(), "done": True}
-        if time.monotonic() - self._saved_at >= self._checkpoint_seconds:
+        first = self._place.rank == 0
+        due = first and time.monotonic() - self._saved_at >= self._checkpoint_seconds
+        if self._any_worker(due):
+            training.gather()
             self.save()
         return result
 
+    def _any_worker(self, told: bool) -> bool:
+        """Return whether this is true for any worker of the trial; all its workers must call this."""
+        if self._communicator is None:
+            return told
+        from trainers.loop.restarts import agreed_by_workers
+
+        return agreed_by_workers(self._communicator, told)
+
     def save(self) -> None:
-        """Write a checkpoint, except for a program, which keeps its own.
+        """Write a checkpoint, except for a program, which keeps its own; with several workers, only the first writes.
 
         The curve is saved with the weights: the database may lack its last points when everything dies.
         """

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,3 +221,21 @@ def test_a_framework_reports_and_hears_of_the_end(tmp_path: Path, library, progr
     assert points[0].metric < points[-1].metric >= 0.85
     # it was asked to stop and left by itself, long before its 50 epochs
     assert float((tmp_path / "left").read_text()) < 30
+
+
+@pytest.mark.slow
+def test_an_evaluation_after_the_training_is_not_a_report(monkeypatch):
+    """As in most scripts: trainer.train(), then trainer.evaluate(); the epochs of reports must increase."""
+    callbacks = pytest.importorskip("hpo.callbacks.transformers")
+    told = []
+    monkeypatch.setattr(
+        callbacks,
+        "report_metrics",
+        lambda found, _, **given: told.append((given["epochs"], *found)),
+    )
+    callback, control = callbacks.TrainerReport(), SimpleNamespace(should_training_stop=False)
+    first, second = {"eval_a_loss": 1.0}, {"eval_b_loss": 1.0}
+    for step, metrics in [(5, first), (5, second), (10, first), (10, second), (10, first)]:
+        state = SimpleNamespace(epoch=step / 5, global_step=step)
+        callback.on_evaluate(None, state, control, {**metrics, "epoch": state.epoch})
+    assert told == [(1, "eval_a_loss"), (1, "eval_b_loss"), (2, "eval_a_loss"), (2, "eval_b_loss")]

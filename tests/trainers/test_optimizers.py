@@ -306,3 +306,16 @@ def test_shampoos_roots_wait_for_an_update_that_is_done(on_cpu, monkeypatch):
             each.grad = gradient(index, each.shape, step)
         optimizer.step(0.1, 0.0, torch.tensor(step in (0, 5, 9)))
     assert taken == {1, 6, 10, 14}
+
+
+@pytest.mark.parametrize("name", ["shampoo", "soap"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
+def test_a_gradient_that_is_not_finite_makes_the_weights_nan_instead_of_an_error(name, value):
+    moved = [nn.Parameter(torch.ones(4, 3, dtype=torch.float64))]
+    optimizer = make_optimizer(
+        moved, TrainingSettings(optimizer=name, preconditioner_interval=1, learning_rate=0.1)
+    )
+    for _ in range(3):
+        moved[0].grad = torch.full_like(moved[0], value)
+        optimizer.step(0.1)
+    assert moved[0].isnan().all()

@@ -11,10 +11,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import hpo
+from hpo.callbacks import reporting
 from search_spaces.own_settings import RESERVED
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob, WorkloadError
@@ -32,7 +34,7 @@ from trainers.workloads.program import command, guard
 from trainers.workloads.program.files import ProgramFiles
 from trainers.workloads.program.launched import ProgramNodes, run_program
 from trainers.workloads.program.options import ProgramOptions
-from trainers.workloads.program.training import ProgramPlace
+from trainers.workloads.program.training import RANKS, ProgramPlace
 
 pytestmark = pytest.mark.processes
 
@@ -568,7 +570,7 @@ def test_a_program_ends_with_whoever_started_it(tmp_path):
     job_of(tmp_path, [sys.executable, "train.py", BATCH]).save(tmp_path / "job.json")
     follow = (
         "from trainers.begin import begin_training; from trainers.job import TrainingJob\n"
-        "from trainers.workloads.program.training import ProgramPlace; from pathlib import Path\n"
+        "from trainers.workloads.program.training import RANKS, ProgramPlace; from pathlib import Path\n"
         "begin_training(TrainingJob.load('job.json'), place=ProgramPlace(Path('trial'))).advance()"
     )
     follower = subprocess.Popen([sys.executable, "-c", follow], cwd=tmp_path)
@@ -847,6 +849,34 @@ def test_only_the_first_worker_reports(monkeypatch, tmp_path):
         monkeypatch.setenv("RANK", rank)
         hpo.report(epochs=int(rank) + 1, top1=0.5)
     assert [json.loads(line)["epochs"] for line in report.read_text().splitlines()] == [1.0]
+
+
+def test_only_the_first_process_of_a_torch_group_reports(monkeypatch, tmp_path):
+    """As in programs that start their workers themselves, by torch.multiprocessing or Lightning: no RANK is set."""
+    report = tmp_path / "report.jsonl"
+    (tmp_path / "trial.json").write_text(json.dumps({"report_file": str(report)}))
+    monkeypatch.setenv("HPO_TRIAL", str(tmp_path / "trial.json"))
+    for name in RANKS:
+        monkeypatch.delenv(name, raising=False)
+    for rank in (1, 0):
+        group = SimpleNamespace(
+            is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda rank=rank: rank
+        )
+        monkeypatch.setitem(sys.modules, "torch.distributed", group)
+        hpo.report(epochs=rank + 1, top1=0.5)
+    assert [json.loads(line)["epochs"] for line in report.read_text().splitlines()] == [1.0]
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_a_program_reports_where_its_owner_was_started_with_a_rank(train, monkeypatch, name):
+    """As on the second node of a sweep in a Slurm allocation, whose Ray ``srun`` has started."""
+    monkeypatch.setenv(name, "1")
+    training = train("import hpo; hpo.report(epochs=1, top1=0.95)")
+    assert [point.metric for point in finish(training)] == [0.95]
+
+
+def test_the_ranks_that_a_program_inherits_are_those_that_a_report_looks_at():
+    assert RANKS == reporting.RANKS
 
 
 def test_the_reporting_module_loads_nothing_but_the_standard_library():

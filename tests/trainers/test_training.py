@@ -1,5 +1,8 @@
+import copy
 import dataclasses
 import math
+import resource
+import signal
 from pathlib import Path
 from typing import ClassVar
 
@@ -284,6 +287,49 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
         run(job(), tmp_path)
     with pytest.raises(CheckpointError, match="cannot write"):
         checkpoints.save(tmp_path / "absent" / "checkpoint.pt", {})
+
+
+def test_a_checkpoint_of_other_settings_names_the_first_that_differs():
+    training = quadratic()
+    saved = training.state_dict()
+    saved["job"] = copy.deepcopy(saved["job"])
+    del saved["job"]["settings"]["decay_bias"]  # as if written before this setting existed
+    quadratic().load_state_dict(saved)
+    saved["job"]["settings"]["momentum"] = 0.25
+    with pytest.raises(
+        CheckpointError, match=r"its settings\.momentum is 0\.25, but this job's is"
+    ):
+        quadratic().load_state_dict(saved)
+    saved["job"]["settings"] |= {"momentum": training.job.settings.momentum, "own": {"width": 8}}
+    with pytest.raises(CheckpointError, match=r"its settings\.own is {'width': 8}, but .* is None"):
+        quadratic().load_state_dict(saved)
+
+
+def test_a_full_disk_is_an_error_of_the_checkpoint_and_leaves_the_old_file(tmp_path):
+    """PyTorch hides the system's error behind one of its own, which it raises when it closes the file."""
+    path = tmp_path / "checkpoint.pt"
+    checkpoints.save(path, {"w": torch.zeros(10)})
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"cannot write the checkpoint .*: File too large"
+        ):
+            checkpoints.save(path, {"w": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
+
+
+def test_any_damaged_bytes_are_a_checkpoint_error(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    for content in (b"", b"0", b".", b"a.", b"\x80\x02.", b"\x80\x02h\x07.", b"PK\x03\x04"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="it is damaged"):
+            checkpoints.load(path)
 
 
 @pytest.mark.parametrize("change", ["shape", "name"])

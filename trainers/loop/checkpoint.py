@@ -29,10 +29,21 @@ def save(path: Path | str, state: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot write the checkpoint {path}: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:
+        cause = _write_error(error)
+        if cause is None:
+            raise
+        raise CheckpointError(f"cannot write the checkpoint {path}: {cause.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write_error(error: BaseException) -> OSError | None:
+    """Return the system's error behind a failed write: PyTorch raises a RuntimeError of its own after some of them."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return found
 
 
 def _compact(value: Any) -> Any:
@@ -51,7 +62,7 @@ def load(path: Path | str) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from error
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except (RuntimeError, EOFError, ValueError, LookupError, pickle.UnpicklingError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint of a training run, or it is damaged; delete it to start over"
         ) from error

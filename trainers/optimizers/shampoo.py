@@ -25,6 +25,7 @@ gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -173,9 +174,11 @@ class KroneckerFactors:
             statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
 
     def take_roots(self, epsilon: float) -> None:
-        """Compute P from the eigenvalues of H, in float64; P is the identity while H is zero."""
+        """Compute P from the eigenvalues of H, in float64; P is the identity while H is zero, and NaN if H is not
+        finite.
+        """
         for statistic, root in zip(self.statistics, self.roots, strict=True):
-            values, vectors = torch.linalg.eigh(statistic.double())
+            values, vectors = eigen_decomposition(statistic)
             ridge = max(epsilon, len(values) * torch.finfo(statistic.dtype).eps)
             values = values.clamp(min=0) + ridge * values[-1]
             values = torch.where(values[-1] > 0, values, 1.0)
@@ -186,6 +189,20 @@ class KroneckerFactors:
         for dimension, root in zip(self.dimensions, self.roots, strict=True):
             gradient = torch.tensordot(gradient, root, ([dimension], [0])).movedim(-1, dimension)
         return gradient
+
+
+def eigen_decomposition(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ascending eigenvalues, ``(n,)``, and the eigenvectors of a symmetric matrix ``(n, n)``, in float64.
+
+    A matrix that is not finite, as in a run that diverges, gives NaN, so that the weights show the divergence as with
+    every other rule; the decomposition itself would raise an error.
+    """
+    if not matrix.isfinite().all():
+        return matrix.new_full((len(matrix),), math.nan, dtype=torch.float64), torch.full_like(
+            matrix, math.nan, dtype=torch.float64
+        )
+    values, vectors = torch.linalg.eigh(matrix.double())
+    return values, vectors
 
 
 def _add_factors(group: ParameterGroup, settings: TrainingSettings) -> list[KroneckerFactors]:

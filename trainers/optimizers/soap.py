@@ -36,6 +36,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.moments import STATE_NAMES
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
+from trainers.optimizers.shampoo import eigen_decomposition
 from trainers.optimizers.sharing import computed_by_owners, task_owners
 
 SHARED_FROM = 512
@@ -196,7 +197,7 @@ class Eigenbases:
     def begin(self) -> None:
         """Set Q to the eigenvectors of H, ordered from the largest eigenvalue to the smallest."""
         for statistic, basis in zip(self.statistics, self.bases, strict=True):
-            basis.copy_(torch.linalg.eigh(statistic.double())[1].flip(1))
+            basis.copy_(eigen_decomposition(statistic)[1].flip(1))
 
     def iterate(self, second_moment: Tensor) -> Tensor:
         """Do one step of the power iteration on every Q; return the second moment in the new order."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from search_spaces.names import nearest_or_all
+from search_spaces.settings import TrainingSettings
 from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
@@ -326,10 +327,17 @@ def _identity(job: TrainingJob) -> dict[str, Any]:
 
 
 def _check_same_job(identity: Mapping[str, Any], job: TrainingJob) -> None:
-    mine = _identity(job)
-    for name, value in identity.items():
-        if mine.get(name) != value:
+    mine, its = _by_name(_identity(job)), _by_name(identity)
+    for name in its | {name: None for name in mine if name.startswith("settings.")}:
+        if mine.get(name) != its.get(name):
             raise CheckpointError(
-                f"the checkpoint belongs to another job: its {name} is {value!r}, but this "
+                f"the checkpoint belongs to another job: its {name} is {its.get(name)!r}, but this "
                 f"job's is {mine.get(name)!r}; delete it to start over"
             )
+
+
+def _by_name(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each setting under a name of its own; one that an earlier release did not have has its default."""
+    settings = {**TrainingSettings().to_dict(), **identity.get("settings", {})}
+    named = {f"settings.{name}": value for name, value in settings.items()}
+    return {name: value for name, value in identity.items() if name != "settings"} | named

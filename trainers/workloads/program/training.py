@@ -43,6 +43,17 @@ LEAVING_SECONDS = 10.0
 """Seconds to wait for a program whose owner was killed, in addition to the time that ending it takes."""
 TRIAL = "HPO_TRIAL"
 """The environment variable that names the file with a program's settings."""
+RANKS = (
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "HOROVOD_RANK",
+    "SLURM_PROCID",
+)
+"""The environment variables from which ``hpo.report`` learns a process's rank. The process that starts a program may
+itself have been started with one, as by ``srun`` on each node of a sweep's allocation.
+"""
 
 
 @dataclass(frozen=True)
@@ -373,6 +384,7 @@ def start_program(
         json_text({**told, "settings": settings, "target": target}, indent=2) + "\n",
         encoding="utf-8",
     )
+    inherited = program_environment(os.environ)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     filled = fill_placeholders(list(options.environment.values()), values)
     given = dict(zip(options.environment, filled, strict=True))
@@ -388,7 +400,8 @@ def start_program(
         files,
         folder=Path(job.search_path or "."),
         environment={
-            **program_environment(os.environ),
+            **inherited,
+            **{name: str(place.node_rank) for name in RANKS if inherited.get(name)},
             **({"OMP_NUM_THREADS": str(place.threads)} if place.threads else {}),
             "PATH": path,
             TRIAL: str(files.trial),
