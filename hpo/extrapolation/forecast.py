@@ -330,7 +330,8 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
         }
     }
     if fixed:
-        laws[SHORTFALL]["gain"] = _interval(posterior.model.gain(values))
+        anchor = np.log([float(posterior.evidence.batches[-1])])
+        laws[SHORTFALL]["gain"] = _interval(posterior.model.gain(values, anchor)[:, 0])
     laws[next(iter(laws))] |= {
         name: _interval(np.exp(values[parameter]))
         for name, parameter in SHAPES.items()

@@ -97,7 +97,8 @@ class RecommendedSettings(Mapping[str, RecommendedSetting]):
         level = posterior.log_needed(self.log_batch)
         needed = log_epochs(posterior.values, model.warmup, here, level[:, None] + seen.cost)[:, 0]
         slowed = np.minimum(needed - level, np.log(SLOW))
-        cost = model.gain(posterior.values) * slowed + self.log_shift
+        gain = model.gain(posterior.values, np.array([self.log_batch]))[:, 0]
+        cost = gain * slowed + self.log_shift
         if seen.risk is None:
             return cost, np.zeros(len(posterior.residuals))
         return cost, seen.risk[:, 0] * self.risk_factor

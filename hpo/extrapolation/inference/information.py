@@ -189,7 +189,7 @@ class _Linearised:
             for index in range(len(self._laws))
         ]
         runs = (
-            np.exp(2 * self._values["log_trial_scatter"]) + least_scatter(self._values) ** 2
+            np.exp(2 * self._values["log_trial_scatter"]) + least_scatter(self._model.budget) ** 2
         ) / TYPICAL_RUNS
         return TrainingInformation(
             prior, told, with_residual(slopes[:, at], int(of_full[0])), missed, np.asarray(runs)
@@ -225,10 +225,11 @@ class _Linearised:
         model = self._model
         level = model.mean_at(values, self._rung_log_batch, self._away)[:, self._tries.at]
         cost = model.missed(values, self._tries)
-        return expected_needs(values, level, cost, self._tries, model.warmup, model.budget)
+        gain = model.gain(values, self._rung_log_batch, self._away)
+        return expected_needs(values, level, cost, self._tries, model.warmup, model.budget, gain)
 
     def _scatter(self) -> Array:
-        return trial_scale(self._values, self._needs(self._values)[1])
+        return trial_scale(self._values, self._needs(self._values)[1], self._model.budget)
 
     def _tried(self) -> Configurations:
         """Return settings around each rung's best settings, which are medians over particles."""

@@ -31,7 +31,11 @@ from hpo.extrapolation.laws import fixed_budget
 from hpo.extrapolation.laws.adam_law import adam_epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.configurations import Configurations, settings_outlook
 from hpo.extrapolation.laws.descent import EXPONENT, DescentLaw
-from hpo.extrapolation.laws.fixed_budget import FixedBudget
+from hpo.extrapolation.laws.fixed_budget import (
+    MOST_FEEDBACK,
+    FixedBudget,
+    log_shortening,
+)
 from hpo.extrapolation.laws.laws import log_growth
 from hpo.extrapolation.laws.make_laws import (
     make_descent_law,
@@ -55,6 +59,7 @@ MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
 SHOWN = NormalPrior(
     1.0, 1.5
 )  # logit of the share of lost runs that diverge; the others continue without progress
+SLOWER = 0.1  # of a log factor on the epochs, for the slope of the shortfall
 TRIAL_SCATTER = NormalPrior(float(np.log(0.09)), 0.7)
 BAD, FAR_HALF = 0.9, 0.5
 # relative error of the cost of suboptimal settings: smaller if the law of descent gives that cost
@@ -83,9 +88,17 @@ class PosteriorModel:
     budget: FixedBudget | None = None
     scales: Scales = field(default_factory=Scales)
 
-    def gain(self, values: Values) -> Array:
-        """Return the slope of the log need against the log factor on the epochs: (particles,); 1 without a budget."""
-        return np.ones(1) if self.budget is None else self.budget.gain(values)
+    def gain(self, values: Values, log_batch: Array, away: Array | None = None) -> Array:
+        """Return the slope of the log need against the log factor on the epochs: (particles, 1 or places).
+
+        It is 1 without a fixed budget. ``away`` (places, directions) is 0, the full scale, by default.
+        """
+        if self.budget is None:
+            return np.ones((1, 1))
+        if not self.scales.shows_length(values):
+            return self.budget.gain(values)[:, None]
+        away = np.zeros((len(log_batch), len(self.scales.names))) if away is None else away
+        return self._mean_and_gain(values, log_batch, away)[1]
 
     def log_posterior(self, particles: Array) -> Array:
         """Return the log posterior (count,) of whitened ``particles`` (count, dimension) up to the prior's constant."""
@@ -94,8 +107,12 @@ class PosteriorModel:
         if len(self.rows.log_batch):
             total += self.rows.log_likelihood(values, self.mean_of_rows(values), self.laws)
         if len(self.trials):
-            mean = self.mean_at(values, self.trials.rung_log_batch, self.trials.configurations.away)
-            total += self.trials.log_likelihood(values, mean, self.laws, self.warmup, self.budget)
+            mean, gain = self._mean_and_gain(
+                values, self.trials.rung_log_batch, self.trials.configurations.away
+            )
+            total += self.trials.log_likelihood(
+                values, mean, self.laws, self.warmup, self.budget, gain
+            )
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
         return np.asarray(total)
@@ -151,10 +168,20 @@ class PosteriorModel:
 
         ``away`` (places, directions) is how far the sizes are from the full scale.
         """
-        if not self.scales:
-            return self.mean(values, log_batch)
-        there = self.mean(values, self.scales.log_batch(values, log_batch, away))
-        return there + self.scales.level(values, away) - self._level(values)
+        return self._mean_and_gain(values, log_batch, away)[0]
+
+    def _mean_and_gain(self, values: Values, log_batch: Array, away: Array) -> tuple[Array, Array]:
+        """Return ``mean_at`` and ``gain`` together."""
+        if not self.scales.shows_length(values):
+            seen = self.scales.log_batch(values, log_batch, away) if self.scales else log_batch
+            moved = self.scales.level(values, away) - self._level(values) if self.scales else 0.0
+            return self.mean(values, seen) + moved, self.gain(values, log_batch)
+        shorter, _ = self._shorter(values, self.scales.log_batch(values, log_batch, away))
+        least = values["log_min_epochs"][:, None]
+        levels = [
+            self.scales.level(values, away, shorter + step) for step in (-SLOWER, 0.0, SLOWER)
+        ]
+        return least + levels[1], (levels[2] - levels[0]) / (2 * SLOWER)
 
     def mean(self, values: Values, log_batch: Array) -> Array:
         """Return the log epochs of the best settings at full scale by the law alone: (particles, batches)."""
@@ -169,15 +196,32 @@ class PosteriorModel:
             return np.asarray(
                 values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown
             )
+        if self.scales.shows_length(values):
+            here = np.zeros((len(np.atleast_1d(log_batch)), len(self.scales.names)))
+            return self.mean_at(values, log_batch, here)
+        level = values["log_min_epochs"][:, None] + self._level(values)
+        return np.asarray(
+            level + self.gain(values, log_batch) * self._log_growth(values, log_batch)
+        )
+
+    def _shorter(self, values: Values, log_batch: Array) -> tuple[Array, Array]:
+        """Return the log factor by which the batch size shortens a run, and the log batch size that the shorter run
+        counts as: (particles, places) each.
+        """
+        most = MOST_FEEDBACK / np.exp(values["log_exponent"])
+        power = np.minimum(self.scales.critical_by_length(values), most)
+        shorter = log_shortening(lambda at: self._log_growth(values, at), log_batch, power)
+        return shorter, np.atleast_2d(log_batch) + power[:, None] * shorter
+
+    def _log_growth(self, values: Values, log_batch: Array) -> Array:
+        """Return the log factor on the epochs due to the batch size: (particles, places)."""
         growth = log_growth(
             np.atleast_2d(log_batch),
             values["log_critical"][:, None],
             np.exp(values["log_sharpness"])[:, None],
             np.exp(values["log_exponent"])[:, None],
         )
-        grown = growth + log_excess(values, np.asarray(log_batch))
-        level = values["log_min_epochs"][:, None] + self._level(values)
-        return np.asarray(level + self.gain(values)[:, None] * grown)
+        return np.asarray(growth + log_excess(values, np.asarray(log_batch)))
 
     def missed(self, values: Values, configurations: Configurations) -> Array:
         """Return the log factor on the epochs due to suboptimal settings: (particles, places)."""
@@ -194,8 +238,14 @@ class PosteriorModel:
 
     def slope(self, values: Values, log_batch: float) -> Array:
         """Return d log E / d log B with the best settings, where E is the epochs that a batch needs."""
-        ends = self.mean(values, np.array([log_batch - 0.05, log_batch + 0.05]))
-        return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1 / self.gain(values))
+        at = np.array([log_batch])
+        if self.scales.shows_length(values):
+            _, seen = self._shorter(values, at)
+            ends = [self._log_growth(values, seen + step)[:, 0] for step in (-0.05, 0.05)]
+        else:
+            gain = self.gain(values, at)[:, 0]
+            ends = [self.mean(values, at + step)[:, 0] / gain for step in (-0.05, 0.05)]
+        return np.asarray((ends[1] - ends[0]) / 0.1)
 
     def turn(self, values: Values) -> Array:
         """Return the unknown by which laws that fit the rungs equally well differ beyond the rungs: (particles,)."""
@@ -292,6 +342,7 @@ def _make_model(
     away = np.concatenate([rows.away, trials.configurations.away])
     moved = scales.critical_moves()
     of_scales = scales.parameters([law.name for law in laws], away)
+    shows_length = scales.shows_length({each.name: np.zeros(1) for each in of_scales})
     parameters = [
         LawParameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
         LawParameter(
@@ -301,7 +352,7 @@ def _make_model(
         ),
         *of_scales,
         LawParameter("log_recipe_scatter", scatter.mean, scatter.sd),
-        *(budget.parameters() if budget is not None else ()),
+        *(budget.parameters() if budget is not None and not shows_length else ()),
     ]
     turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
     if adam is None:

@@ -108,7 +108,10 @@ class Posterior:
     def _run_variance(self, runs: float) -> Array | float:
         if "log_trial_scatter" in self.values:
             return np.asarray(
-                (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
+                (
+                    np.exp(2 * self.values["log_trial_scatter"])
+                    + least_scatter(self.model.budget) ** 2
+                )
                 / runs
             )
         return self.model.rows.error_of_mean(runs) ** 2

@@ -101,7 +101,8 @@ class TrialArrays:
         rung_mean: Array,
         laws: Sequence[SettingLaw],
         warmup: WarmupLaw | None,
-        budget: FixedBudget | None = None,
+        budget: FixedBudget | None,
+        gain: Array,
     ) -> Array:
         """Return the log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
@@ -114,11 +115,11 @@ class TrialArrays:
         level = (rung_mean + self.residuals(values))[:, self.rung]
         seen = settings_outlook(values, laws, warmup, self.configurations)
         expected, cost = expected_needs(
-            values, level, seen.cost, self.configurations, warmup, budget
+            values, level, seen.cost, self.configurations, warmup, budget, gain
         )
         if self.shared_seeds:
             expected = expected + self.of_seeds(values)
-        scale = trial_scale(values, cost)
+        scale = trial_scale(values, cost, budget)
         late = (self.log_epochs - expected) / scale
         exact, coarse, missed = slice(0, self.cut[0]), slice(*self.cut), slice(self.cut[1], None)
         total = (log_student(late[:, exact]) - np.log(scale[:, exact])).sum(axis=1)
@@ -159,35 +160,38 @@ def expected_needs(
     configurations: Configurations,
     warmup: WarmupLaw | None,
     budget: FixedBudget | None,
+    gain: Array,
 ) -> tuple[Array, Array]:
     """Return the expected log need (epochs or shortfall) of runs, and the part of it due to their settings.
 
     ``level`` is the log need of the best settings, ``cost`` the log factor on the epochs; all are (particles, places).
+    ``gain`` (particles, 1 or rungs) is the slope of the log need against that factor.
     """
     if budget is None:
         return log_epochs(values, warmup, configurations, level + cost), cost
     scales, away = configurations.scales, configurations.away
     length = budget.log_epochs + scales.longer(away)[configurations.at]
     needed = log_epochs(values, warmup, configurations, length + cost)
-    missed = np.asarray(budget.gain(values)[:, None] * (needed - length))
+    gain = gain if gain.shape[1] == 1 else gain[:, configurations.at]
+    missed = np.asarray(gain * (needed - length))
     return level + missed, missed
 
 
-def trial_scale(values: Values, cost: Array) -> Array:
+def trial_scale(values: Values, cost: Array, budget: FixedBudget | None) -> Array:
     """Return the scale (particles, places) of Student's t for log epochs, given the ``cost`` of suboptimal settings."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
     return np.asarray(
         np.sqrt(
             np.exp(2 * values["log_trial_scatter"])[:, None]
-            + least_scatter(values) ** 2
+            + least_scatter(budget) ** 2
             + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2
         )
     )
 
 
-def least_scatter(values: Values) -> float:
-    """Return the least scatter between seeds, of log epochs or of the log shortfall."""
-    return LEAST_SCATTER_OF_SHORTFALL if "log_gain" in values else LEAST_SCATTER
+def least_scatter(budget: FixedBudget | None) -> float:
+    """Return the least scatter between seeds, of log epochs or of the log shortfall after a fixed budget."""
+    return LEAST_SCATTER if budget is None else LEAST_SCATTER_OF_SHORTFALL
 
 
 def diverging_share(values: Values) -> Array:

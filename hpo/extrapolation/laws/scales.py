@@ -8,6 +8,7 @@ below.
     the epochs         log E    += -sum a_d away_d
     the best metric    log S    += log(f + sum s_d exp(-b_d u_d))             with f + sum s_d = 1
                        u_d = away_d, but with steps that grow as exp(k_d (away_d - away_d of the largest seen))
+                       where a batch size that needs more epochs counts as a shorter run (``fixed_budget``)
 
 The critical batch size grows roughly as the square root of the number of samples and hardly depends on the model size
 (Zhang et al. 2024, arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best
@@ -141,14 +142,26 @@ class Scales:
         """Return what the scale adds to the best coordinate of a setting: (particles, places)."""
         return self._sum(values, setting, away)
 
-    def level(self, values: Values, away: Array) -> Array:
+    def shows_length(self, values: Values) -> bool:
+        """Whether the evidence shows how the shortfall depends on the training length."""
+        return self.fixed_budget and any(
+            f"{name}.log_share" in values for name in self.names if name in LENGTHS
+        )
+
+    def critical_by_length(self, values: Values) -> Array:
+        """Return the power of the training length with which the critical batch size grows: (particles,)."""
+        powers = [values[f"{name}.critical"] for name in self.names if name in LENGTHS]
+        return np.asarray(sum(powers, start=np.zeros(1)))
+
+    def level(self, values: Values, away: Array, shorter: Array | float = 0.0) -> Array:
         """Return what the scale adds to the log epochs, or to the log shortfall of a run: (particles, places).
 
-        The result is relative to the largest values seen, where the evidence is strongest.
+        The result is relative to the largest values seen, where the evidence is strongest. ``shorter`` (particles,
+        places) is the log factor by which a run is worth less than its length.
         """
-        return self._level(values, away) - self._level(values, -self.reach[None, :])
+        return self._level(values, away, shorter) - self._level(values, -self.reach[None, :], 0.0)
 
-    def _level(self, values: Values, away: Array) -> Array:
+    def _level(self, values: Values, away: Array, shorter: Array | float) -> Array:
         if not self.fixed_budget:
             return -self._sum(values, "epochs", away)
         told = [name for name in self.names if f"{name}.log_share" in values]
@@ -159,6 +172,8 @@ class Scales:
             power = np.exp(values[f"{name}.log_power"])[:, None]
             reach = float(self.reach[self.names.index(name)])
             column = away[:, self.names.index(name)][None, :] + reach
+            if name in LENGTHS:
+                column = column - shorter
             column = drifted(column, values[f"{name}.drift"][:, None]) - reach
             total = total + share * np.expm1(np.minimum(-power * column, 50.0))
         return np.asarray(np.log(np.maximum(total, 1e-12)))
