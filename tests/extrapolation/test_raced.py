@@ -197,7 +197,9 @@ def test_slow_trainings_of_one_seed_speak_less_against_a_law_than_those_of_many(
             "seeds": nodes[:, None],
         }
         slow, right = (
-            np.log(np.exp(trials.log_likelihood(values, mean, [], None, None, np.ones((1, 1)))).mean())
+            np.log(
+                np.exp(trials.log_likelihood(values, mean, [], None, None, np.ones((1, 1)))).mean()
+            )
             for mean in (np.full((len(nodes), 1), np.log(9.0) + each) for each in (0.0, 0.3))
         )
         against.append(float(right - slow))

@@ -1068,7 +1068,7 @@ def test_a_list_reads_no_study_file(place, monkeypatch):
     def never(*_):
         raise AssertionError("a study file was read")
 
-    monkeypatch.setattr("hpo.service.study_facts.parse_study", never)
+    monkeypatch.setattr("hpo.service.study_facts.parse_stored_study", never)
     answer = place.api.call("GET", "/studies").json()
     assert answer["studies"][-1]["budget_trials"] == 30
 

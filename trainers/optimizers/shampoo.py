@@ -197,11 +197,14 @@ def eigen_decomposition(matrix: Tensor) -> tuple[Tensor, Tensor]:
     A matrix that is not finite, as in a run that diverges, gives NaN, so that the weights show the divergence as with
     every other rule; the decomposition itself would raise an error.
     """
-    if not matrix.isfinite().all():
-        return matrix.new_full((len(matrix),), math.nan, dtype=torch.float64), torch.full_like(
-            matrix, math.nan, dtype=torch.float64
-        )
-    values, vectors = torch.linalg.eigh(matrix.double())
+    try:
+        values, vectors = torch.linalg.eigh(matrix.double())
+    except torch.linalg.LinAlgError:
+        # the values are looked at only now, because looking waits for the device
+        if matrix.isfinite().all():
+            raise
+        values = matrix.new_full((len(matrix),), math.nan, dtype=torch.float64)
+        vectors = torch.full_like(matrix, math.nan, dtype=torch.float64)
     return values, vectors
 
 
