@@ -199,7 +199,7 @@ def eigen_decomposition(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     try:
         values, vectors = torch.linalg.eigh(matrix.double())
-    except torch._C._LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # the values are looked at only now, because looking waits for the device
         if matrix.isfinite().all():
             raise
