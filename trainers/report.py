@@ -61,7 +61,7 @@ class ConvergencePoint:
 
 
 BUDGET_TOLERANCE = 1.01
-"""Relative tolerance of a fixed budget of epochs."""
+"""Relative tolerance of a fixed budget of epochs: one update more or less still counts as the same budget."""
 
 
 class CountedPoint(Protocol):

@@ -144,9 +144,8 @@ def data_routes(access: PageAccess) -> APIRouter:
                 result, posterior = _laws(access, request, study)
                 if posterior is None:
                     return None
-                with suppress(
-                    EvidenceError
-                ):  # the forecast of the page's text, which heeds the race
+                # the forecast of the page's text, which heeds the race
+                with suppress(EvidenceError):
                     result = with_forecast(result, posterior)
                 return bytes(of(result, posterior).body)
 

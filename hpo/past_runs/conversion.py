@@ -47,6 +47,7 @@ from storage.errors import InvalidRecord
 from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 from trainers.job import LENGTH
+from trainers.report import BUDGET_TOLERANCE
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
 """The units of a curve's steps: completed epochs, epochs counted from 0, optimizer updates, or samples."""
@@ -82,10 +83,6 @@ SKIP = "skip"
 
 class SkippedRunError(Exception):
     """Raised with the reason why a run cannot be a trial of the study."""
-
-
-LONGER = 1.01
-"""Relative tolerance of a fixed budget: one update more or less still counts as the same budget."""
 
 
 @dataclass(frozen=True)
@@ -469,8 +466,10 @@ def _end_of_curve(
     better = max if spec.target.higher_is_better else min
     lost = _epochs_to_lost_loss(said, points[0].global_batch_size, options)
     if budget is not None:  # points beyond the budget say nothing about the result within it
-        points = [point for point in points if point.epochs <= LONGER * budget] or points[:1]
-        lost = lost if lost <= LONGER * budget else math.inf
+        points = [point for point in points if point.epochs <= BUDGET_TOLERANCE * budget] or points[
+            :1
+        ]
+        lost = lost if lost <= BUDGET_TOLERANCE * budget else math.inf
     last = points[-1]
     seconds = last.seconds or said.run.seconds
     made = functools.partial(
@@ -551,7 +550,7 @@ def _end_of_values(
             f"it has no curve of {spec.target.metric}, and does not give both its epochs and "
             f"its last {spec.target.metric}: map names to them"
         )
-    if budget is not None and epochs is not None and epochs > LONGER * budget:
+    if budget is not None and epochs is not None and epochs > BUDGET_TOLERANCE * budget:
         raise SkippedRunError(
             f"it trained for {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "
             f"shows its metric at that point"

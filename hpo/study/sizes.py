@@ -22,7 +22,7 @@ from hpo.study.target import StudyTarget
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
-from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
+from search_spaces.techniques.parametrizations import MODEL_SIZES, PARAMETRIZATIONS
 from trainers.errors import WorkloadError
 from trainers.job import LENGTH
 from trainers.workloads.described import described_workload, workloads_that_grow
@@ -363,7 +363,7 @@ def fault_of_other_model_sizes(before: Mapping[str, Any], after: Mapping[str, An
 
 def _model_sizes(plain: Mapping[str, Any]) -> list[str]:
     ladder = plain.get("ladder")
-    return sorted({WIDTH, DEPTH}.intersection(ladder)) if isinstance(ladder, Mapping) else []
+    return sorted(set(MODEL_SIZES).intersection(ladder)) if isinstance(ladder, Mapping) else []
 
 
 def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:

@@ -14,6 +14,7 @@ from storage.records import NewTrial, StudyState, TrialState
 from storage.store import Store
 from tests.dashboard.browser_samples import until
 from tests.dashboard.dashboard_samples import ended, make_points, make_study, reached
+from tests.sized_study import SIZED
 
 DECAYS = ("constant", "cosine", "polynomial")
 BETAS = (0.9, 0.95, 0.99, 0.999)
@@ -25,19 +26,6 @@ ADAMW = {
     "decay": {"choice": list(DECAYS)},
     "bias_correction": {"choice": [True, False]},
     "warmup_epochs": {"choice": [0, 1, 2]},
-}
-SIZED = {
-    "workload": "language",
-    "data": {"source": "python", "sequence_length": 64, "train_samples": 2048},
-    "target": {"metric": "loss", "best_within": {"samples": 8192}},
-    "ladder": {"global_batch_size": [16, 32, 64], "width": [16, 32], "samples": [1024, 2048]},
-    "full_scale": {"global_batch_size": 128, "width": 64, "samples": 8192},
-    "search": {
-        "optimizer": "adamw",
-        "learning_rate": {"log_uniform": [0.001, 0.1], "role": "scaled"},
-    },
-    "budget": {"trials": 48},
-    "seeds": 1,
 }
 
 
@@ -134,7 +122,7 @@ def test_slices_of_many_settings_stay_in_their_card(
 def test_figures_of_a_setting_are_offered_for_settings_only(page: Any, server: Server) -> None:
     """The sizes of a ladder are columns of the table, but have no figures of their own."""
     with Store.open(server.storage) as store:
-        study = make_study(store, name="sized", **SIZED)
+        study = make_study(store, **SIZED, seeds=1)
         settings = TrainingSettings(optimizer="adamw", learning_rate=0.01).to_dict()
         own = {"width": 16, "training_samples": 1024}
         [trial] = store.add_trials(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from typing import Any
 
 import pytest
 from api_server import add_trials, served, spec_of
@@ -17,22 +16,9 @@ from hpo.cli.output import remote
 from hpo.client.records import RemoteForecast, RemoteTrial
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, TrialResult, TrialState
+from tests.sized_study import SIZED
 
 pytestmark = pytest.mark.fit
-
-SIZED: dict[str, Any] = {
-    "name": "sized",
-    "workload": "language",
-    "data": {"source": "python", "sequence_length": 64, "train_samples": 2048},
-    "target": {"metric": "loss", "best_within": {"samples": 8192}},
-    "ladder": {"global_batch_size": [16, 32, 64], "width": [16, 32], "samples": [1024, 2048]},
-    "full_scale": {"global_batch_size": 128, "width": 64, "samples": 8192},
-    "search": {
-        "optimizer": "adamw",
-        "learning_rate": {"log_uniform": [0.001, 0.1], "role": "scaled"},
-    },
-    "budget": {"trials": 48},
-}
 
 
 def write(store, name: str = "sized") -> None:

@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from hpo.cli.commands.server import serve
 from hpo.errors import SpecError
+from hpo.runs.repository import enter_study
 from hpo.service.checking import CheckerPool
 from hpo.service.config import ServerConfig, load_server_config
 from hpo.study.spec import parse_study
-from storage.records import NewStudy
 from tests.fake_package import install_package
 
 MODULE = """
@@ -148,16 +148,7 @@ def test_a_forecast_says_why_a_study_with_another_plug_in_cannot_be_read(tmp_pat
     with served(tmp_path) as api:
         spec = parse_study(spec_of())
         text = spec.text.replace("sampler:", "#").rstrip() + "\nsampler: dice\n"
-        api.store.create_study(
-            NewStudy(
-                name=spec.name,
-                workload=spec.workload,
-                metric=spec.target.metric,
-                threshold=spec.target.threshold,
-                higher_is_better=spec.target.higher_is_better,
-                spec=text,
-            )
-        )
+        api.store.update_spec(enter_study(api.store, spec).id, text)
         for path in ("forecast", "designs"):
             answer = api.call("GET", f"/studies/{spec.name}/{path}")
             assert answer.status_code == 422 and "got 'dice'" in answer.text, answer.text

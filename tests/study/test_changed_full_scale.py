@@ -22,7 +22,6 @@ from hpo.tuning.sweep import Sweep
 from search_spaces.settings import TrainingSettings
 from storage.records import (
     NewOutcome,
-    NewStudy,
     NewTrial,
     PlanKind,
     Study,
@@ -60,19 +59,6 @@ def store(tmp_path):
         yield store
 
 
-def entered(store: Store, spec: StudySpec) -> Study:
-    return store.create_study(
-        NewStudy(
-            name=spec.name,
-            workload=spec.workload,
-            metric=spec.target.metric,
-            threshold=spec.target.threshold,
-            higher_is_better=spec.target.higher_is_better,
-            spec=spec.text,
-        )
-    )
-
-
 def ended(store: Store, study: Study, batch: int, width: int, purpose: TrialPurpose) -> None:
     """A trial at this batch size and width that reached the target."""
     settings = {**SETTINGS.to_dict(), "own": {"width": width}}
@@ -92,7 +78,7 @@ def result_of(store: Store, spec: StudySpec) -> StudyResult:
 
 def test_a_plan_and_its_outcome_keep_the_width_of_a_built_in_workload(store, tmp_path):
     spec, larger = study_of(64), study_of(128)
-    study = entered(store, spec)
+    study = repository.enter_study(store, spec)
     plan = Plan(
         study=spec.name,
         kind=PlanKind.NO_SCALING,
@@ -131,7 +117,7 @@ def test_a_plan_and_its_outcome_keep_the_width_of_a_built_in_workload(store, tmp
 
 def test_only_runs_of_the_full_scale_model_count_as_a_race_there(store, monkeypatch):
     spec, asked = study_of(64), {}
-    study = entered(store, spec)
+    study = repository.enter_study(store, spec)
     ended(store, study, 64, 16, TrialPurpose.SWEEP)  # the ladder had this batch size before
     ended(store, study, 64, 32, TrialPurpose.RACE)  # when this was the full scale
     ended(store, study, 64, 64, TrialPurpose.RACE)
@@ -149,7 +135,7 @@ def test_only_runs_of_the_full_scale_model_count_as_a_race_there(store, monkeypa
 
 def test_a_race_does_not_continue_with_the_runs_of_another_model(store, tmp_path):
     spec = study_of(64)
-    study = entered(store, spec)
+    study = repository.enter_study(store, spec)
     ended(store, study, 64, 32, TrialPurpose.RACE)
     ended(store, study, 64, 64, TrialPurpose.RACE)
     race = Race(
@@ -184,9 +170,10 @@ def test_a_trial_that_no_trainer_can_train_ends_the_sweep_with_the_reason(store,
     plain["search"] |= {"decay": "cosine", "warmup_epochs": 4.0}
     plain["ladder"], plain["full_scale"] = [16, 32], {"global_batch_size": 64}
     spec = StudySpec.from_dict(plain)
+    store.update_spec(repository.enter_study(store, study_of(64)).id, spec.text)
     sweep = Sweep(
         spec,
-        entered(store, spec),
+        store.study(spec.name),
         store,
         checkpoints=tmp_path / "checkpoints" / "1",
         progress=lambda *_: None,
@@ -198,7 +185,7 @@ def test_a_trial_that_no_trainer_can_train_ends_the_sweep_with_the_reason(store,
 
 @pytest.mark.medium
 def test_the_cost_of_a_sample_follows_the_full_scale(store):
-    study = entered(store, study_of(64))
+    study = repository.enter_study(store, study_of(64))
     assert repository.measure_cost(store, study, study_of(64)) == ""
     small = store.cost(study.id)
     assert repository.measure_cost(store, study, study_of(64)) == ""
@@ -212,7 +199,7 @@ def test_the_cost_of_a_sample_follows_the_full_scale(store):
 @pytest.mark.medium
 def test_the_cost_of_a_class_that_reads_its_width_is_that_of_the_full_scale(store):
     spec = load_study(ROOT / "examples" / "own_workload" / "growing.yaml")
-    study = entered(store, spec)
+    study = repository.enter_study(store, spec)
     assert repository.measure_cost(store, study, spec) == ""
     cost = store.cost(study.id)
     assert cost is not None

@@ -570,7 +570,7 @@ def test_a_program_ends_with_whoever_started_it(tmp_path):
     job_of(tmp_path, [sys.executable, "train.py", BATCH]).save(tmp_path / "job.json")
     follow = (
         "from trainers.begin import begin_training; from trainers.job import TrainingJob\n"
-        "from trainers.workloads.program.training import RANKS, ProgramPlace; from pathlib import Path\n"
+        "from trainers.workloads.program.training import ProgramPlace; from pathlib import Path\n"
         "begin_training(TrainingJob.load('job.json'), place=ProgramPlace(Path('trial'))).advance()"
     )
     follower = subprocess.Popen([sys.executable, "-c", follow], cwd=tmp_path)

@@ -31,11 +31,7 @@ from hpo.extrapolation.laws import fixed_budget
 from hpo.extrapolation.laws.adam_law import adam_epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.configurations import Configurations, settings_outlook
 from hpo.extrapolation.laws.descent import EXPONENT, DescentLaw
-from hpo.extrapolation.laws.fixed_budget import (
-    MOST_FEEDBACK,
-    FixedBudget,
-    log_shortening,
-)
+from hpo.extrapolation.laws.fixed_budget import MOST_FEEDBACK, FixedBudget, log_shortening
 from hpo.extrapolation.laws.laws import log_growth
 from hpo.extrapolation.laws.make_laws import (
     make_descent_law,
@@ -98,7 +94,8 @@ class PosteriorModel:
         if not self.scales.shows_length(values):
             return self.budget.gain(values)[:, None]
         away = np.zeros((len(log_batch), len(self.scales.names))) if away is None else away
-        return self._mean_and_gain(values, log_batch, away)[1]
+        shorter, _ = self._shorter(values, self.scales.log_batch(values, log_batch, away))
+        return self._gain_of_shorter(values, away, shorter)
 
     def log_posterior(self, particles: Array) -> Array:
         """Return the log posterior (count,) of whitened ``particles`` (count, dimension) up to the prior's constant."""
@@ -107,9 +104,7 @@ class PosteriorModel:
         if len(self.rows.log_batch):
             total += self.rows.log_likelihood(values, self.mean_of_rows(values), self.laws)
         if len(self.trials):
-            mean, gain = self._mean_and_gain(
-                values, self.trials.rung_log_batch, self.trials.configurations.away
-            )
+            mean, gain = self._mean_and_gain_of_trials(values)
             total += self.trials.log_likelihood(
                 values, mean, self.laws, self.warmup, self.budget, gain
             )
@@ -168,20 +163,32 @@ class PosteriorModel:
 
         ``away`` (places, directions) is how far the sizes are from the full scale.
         """
-        return self._mean_and_gain(values, log_batch, away)[0]
+        if not self.scales:
+            return self.mean(values, log_batch)
+        log_batch = self.scales.log_batch(values, log_batch, away)
+        if self.scales.shows_length(values):
+            return self._mean_of_shorter(values, away, self._shorter(values, log_batch)[0])
+        return self.mean(values, log_batch) + self.scales.level(values, away) - self._level(values)
 
-    def _mean_and_gain(self, values: Values, log_batch: Array, away: Array) -> tuple[Array, Array]:
-        """Return ``mean_at`` and ``gain`` together."""
+    def _mean_and_gain_of_trials(self, values: Values) -> tuple[Array, Array]:
+        """Return ``mean_at`` and ``gain`` at the rungs of the trials, which share the solution for the shorter run."""
+        log_batch, away = self.trials.rung_log_batch, self.trials.configurations.away
         if not self.scales.shows_length(values):
-            seen = self.scales.log_batch(values, log_batch, away) if self.scales else log_batch
-            moved = self.scales.level(values, away) - self._level(values) if self.scales else 0.0
-            return self.mean(values, seen) + moved, self.gain(values, log_batch)
+            return self.mean_at(values, log_batch, away), self.gain(values, log_batch, away)
         shorter, _ = self._shorter(values, self.scales.log_batch(values, log_batch, away))
-        least = values["log_min_epochs"][:, None]
-        levels = [
-            self.scales.level(values, away, shorter + step) for step in (-SLOWER, 0.0, SLOWER)
-        ]
-        return least + levels[1], (levels[2] - levels[0]) / (2 * SLOWER)
+        return (
+            self._mean_of_shorter(values, away, shorter),
+            self._gain_of_shorter(values, away, shorter),
+        )
+
+    def _mean_of_shorter(self, values: Values, away: Array, shorter: Array) -> Array:
+        return np.asarray(
+            values["log_min_epochs"][:, None] + self.scales.level(values, away, shorter)
+        )
+
+    def _gain_of_shorter(self, values: Values, away: Array, shorter: Array) -> Array:
+        less, more = (self.scales.level(values, away, shorter + step) for step in (-SLOWER, SLOWER))
+        return (more - less) / (2 * SLOWER)
 
     def mean(self, values: Values, log_batch: Array) -> Array:
         """Return the log epochs of the best settings at full scale by the law alone: (particles, batches)."""

@@ -139,6 +139,18 @@ class _Told:
 
 
 @dataclass(frozen=True)
+class _Fastest:
+    """The fastest training run with a curve at one batch size, with which the others are compared: its ``epochs`` to
+    the target, as far as is known, and the lowest ``first`` score of all runs there.
+    """
+
+    seen: SeenTraining
+    curve: LearningCurve
+    epochs: float
+    first: float
+
+
+@dataclass(frozen=True)
 class _Knowledge:
     """What is known about one batch size: the ``epochs`` of the fastest training run there, and the surface
     around it.
@@ -393,59 +405,57 @@ class SettingsSearch:
         if not standing and not arrived:
             return None, lost
         # a run without a curve, such as an imported one, may be the fastest, but others cannot be compared with it
-        quickest, needed = self._quickest(standing) if standing else (None, math.inf)
-        epochs, told = min(arrived, default=needed), []
+        fastest = self._fastest(standing) if standing else None
+        epochs, told = min(arrived, default=fastest.epochs if fastest else math.inf), []
         for each in ended:
             if each.state == "diverged":
                 continue
             if each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
-            elif _shows(each) and quickest is not None:
-                told.append(self._look(each, standing, quickest, needed, epochs))
+            elif _shows(each) and fastest is not None:
+                told.append(self._look(each, standing, fastest, epochs))
         return epochs, [*lost, *told]
 
     def _look(
         self,
         each: SeenTraining,
         standing: Sequence[SeenTraining],
-        quickest: SeenTraining,
-        needed: float,
+        fastest: _Fastest,
         epochs: float,
     ) -> _Told:
-        """Return the estimate from a partial training run, relative to the fewest ``epochs``.
-
-        It is compared with the ``quickest`` run with a curve, which ``needed`` that many, as far as is known.
-        """
-        lowest = min(self._scores(one)[0] for one in standing)
-        if self._dead(each, standing, quickest, lowest):
+        """Return the estimate from a partial training run, relative to the fewest ``epochs``."""
+        if self._dead(each, standing, fastest):
             return _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
-        look = self._compared(each, quickest, self._curve(quickest), needed)
+        look = self._compared(each, fastest)
         if look.ended:  # it has failed, whatever it is compared with
             return look
-        slower = look.log_epochs + math.log(needed / epochs)
+        slower = look.log_epochs + math.log(fastest.epochs / epochs)
         return replace(look, log_epochs=float(np.clip(slower, -LOST, LOST)))
 
-    def _quickest(self, standing: Sequence[SeenTraining]) -> tuple[SeenTraining, float]:
-        """Return the fastest training run of those with a curve, and the epochs that it needs, as far as is known."""
+    def _fastest(self, standing: Sequence[SeenTraining]) -> _Fastest:
+        """Return the fastest training run of those with a curve."""
         reached = [each for each in standing if each.epochs_to_target]
+        first = min(self._scores(each)[0] for each in standing)
         if reached:
-            quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
-            return quickest, float(quickest.epochs_to_target or 0.0)
-        quickest = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
-        return quickest, self._ahead(quickest, standing)
+            seen = min(reached, key=lambda each: each.epochs_to_target or math.inf)
+            epochs = float(seen.epochs_to_target or 0.0)
+        else:
+            seen = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
+            epochs = self._ahead(seen, first)
+        return _Fastest(seen, self._curve(seen), epochs, first)
 
     def _dead(
         self,
         each: SeenTraining,
         standing: Sequence[SeenTraining],
-        quickest: SeenTraining,
-        first: float,
+        fastest: _Fastest,
     ) -> bool:
         """Return whether a training run, unlike the fastest, has hardly started to learn, at a higher rate than all
         runs that have.
         """
-        way = self._way(quickest, each.epochs[-1], first)
+        first = fastest.first
+        way = self._way(fastest.seen, each.epochs[-1], first)
         if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
             return False
         begun = [one for one in standing if self._way(one, each.epochs[-1], first) >= DEAD * way]
@@ -459,16 +469,14 @@ class SettingsSearch:
         scores = zip(seen.epochs, self._scores(seen), strict=True)
         return max((score for at, score in scores if at <= until), default=first) - first
 
-    def _compared(
-        self, each: SeenTraining, quickest: SeenTraining, reference: LearningCurve, epochs: float
-    ) -> _Told:
-        trained = each.epochs[-1] / epochs
+    def _compared(self, each: SeenTraining, fastest: _Fastest) -> _Told:
+        trained = each.epochs[-1] / fastest.epochs
         failed = each.state == "censored" or self._stuck(each, trained)
-        found = None if each is quickest else compare_curves(self._curve(each), reference)
+        found = None if each is fastest.seen else compare_curves(self._curve(each), fastest.curve)
         told = 0.0 if found is None else SHRUNK * found.log_quotient
-        share = trained if found is None else max(found.reference_epochs / epochs, trained)
+        share = trained if found is None else max(found.reference_epochs / fastest.epochs, trained)
         share = 1.0 if each.state == "censored" else min(share, 1.0)
-        if quickest.state != "reached" and not failed:
+        if fastest.seen.state != "reached" and not failed:
             share *= UNARRIVED
         if failed:  # a run that was fast before it got stuck is lost; others may just be slow
             told = LOST if told < QUICK else max(told, LOST / 2)
@@ -493,9 +501,11 @@ class SettingsSearch:
             return True
         return bool(gained > 0 and late <= STILL * gained)
 
-    def _ahead(self, best: SeenTraining, standing: Sequence[SeenTraining]) -> float:
-        """Estimate the epochs of the best training run from its metric, while no run has reached the target."""
-        first = min(self._scores(each)[0] for each in standing)
+    def _ahead(self, best: SeenTraining, first: float) -> float:
+        """Estimate the epochs of the best training run from its metric, while no run has reached the target.
+
+        ``first`` is the lowest first score of all runs.
+        """
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
         now = float(best.epochs[-1])
         told = now * float(np.clip(gone, 1e-3, 1.0)) ** -AHEAD_POWER

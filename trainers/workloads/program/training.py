@@ -51,8 +51,9 @@ RANKS = (
     "HOROVOD_RANK",
     "SLURM_PROCID",
 )
-"""The environment variables from which ``hpo.report`` learns a process's rank. The process that starts a program may
-itself have been started with one, as by ``srun`` on each node of a sweep's allocation.
+"""The environment variables from which ``hpo.report`` learns a process's rank; its file, which needs only the standard
+library, has the same list. The process that starts a program may itself have been started with one, as by ``srun`` on
+each node of a sweep's allocation.
 """
 
 
