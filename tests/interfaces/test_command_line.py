@@ -222,6 +222,12 @@ def test_no_text_of_a_table_is_a_formula_to_a_spreadsheet():
     assert {row["epochs"] for row in rows} == {"-1.5"}
 
 
+def test_no_name_of_a_column_is_a_formula_or_a_further_line():
+    out = io.StringIO()
+    write_csv([{"number": 0, "=1+1": 0.5, "a\nb": 0.6}], out)
+    assert out.getvalue() == "number,'=1+1,a | b\n0,0.5,0.6\n"
+
+
 def test_studies_lists_them(study):
     assert [each["name"] for each in json.loads(call("studies", "--json"))] == ["cells"]
     assert "accuracy ≥ 0.98" in call("studies")

@@ -104,6 +104,19 @@ def test_giving_a_trial_back(api):
             {"outcome": {"state": "lost", "epochs": 1, "steps": 1, "seconds": 1}},
             "outcome.state",
         ),
+        (
+            "end",
+            {
+                "outcome": {
+                    "state": "censored",
+                    "epochs": 1,
+                    "steps": 1,
+                    "seconds": 1,
+                    "measures": {"top5\x1b[2J": 0.9},
+                }
+            },
+            "printable",
+        ),
         ("end", {"state": "pruned"}, "state"),
         ("points", {"points": [{"step": 0}]}, "points.0.step"),
         (

@@ -122,7 +122,8 @@ def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
     writer = csv.DictWriter(
         out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n"
     )
-    writer.writeheader()
+    # a trial's client names its further metrics
+    writer.writerow({name: _no_formula(_one_line(name)) for name in writer.fieldnames})
     writer.writerows(
         {name: _no_formula(_one_line(value)) for name, value in row.items()} for row in rows
     )

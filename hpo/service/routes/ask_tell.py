@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.ask_tell_study import AskTellStudy
@@ -20,7 +20,7 @@ from hpo.service.auth import TokenHolder
 from hpo.service.context import ServerContext, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import json_reply
-from hpo.service.routes.common import BIGGEST_BATCH, error_responses
+from hpo.service.routes.common import BIGGEST_BATCH, check_printable, error_responses
 from hpo.service.routes.trials import Number
 from hpo.service.study_facts import study_facts
 from storage.figures import (
@@ -48,6 +48,9 @@ Key = Annotated[
         description="A secret string that the client chooses for this one trial, such as a UUID.",
         examples=["5f0c1a6e9b3d4c7f8a2e6d1b0c9f8e7d"],
     ),
+]
+MeasureName = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_MEASURE), AfterValidator(check_printable)
 ]
 LeaseSeconds = Annotated[
     float,
@@ -110,7 +113,7 @@ class OutcomeBody(_Body):
     reason: str = Field("", max_length=10_000)
     memory_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="Peak memory.")
     micro_batch_size: int | None = Field(None, ge=1, le=BIGGEST_BATCH)
-    measures: dict[Annotated[str, Field(min_length=1, max_length=LONGEST_MEASURE)], float] = Field(
+    measures: dict[MeasureName, float] = Field(
         default_factory=dict,
         max_length=MOST_MEASURES,
         description="The other metrics at the last evaluation, by name.",

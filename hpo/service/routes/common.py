@@ -44,13 +44,14 @@ def download_response(kind: str, description: str) -> Mapping[int | str, dict[st
     return {200: {"content": {kind: {"schema": schema}}, "description": description}}
 
 
-def _printable(text: str) -> str:
+def check_printable(text: str) -> str:
+    """Return the text; raise ValueError if it has characters that a terminal or a log would not print."""
     if not text.isprintable():
         raise ValueError("must be printable characters")
     return text
 
 
-Words = Annotated[str, Query(max_length=100), AfterValidator(_printable)]
+Words = Annotated[str, Query(max_length=100), AfterValidator(check_printable)]
 After = Annotated[
     int | None, Query(ge=0, le=BIGGEST_ID, description="The value of `next` on the previous page.")
 ]
