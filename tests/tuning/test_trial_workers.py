@@ -35,8 +35,9 @@ QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "E
 
 
 @contextmanager
-def ray_with(**options):
-    ray.init(**QUIET, **options)
+def ray_with(address="local", **options):
+    # without an address, Ray would join any cluster of this machine
+    ray.init(address, **QUIET, **options)
     try:
         yield
     finally:

@@ -83,7 +83,7 @@ print(json.dumps({"faults": faults}))
 """
 RAY = """
 import json, ray
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 answer = ray.get(ray.remote(lambda: 6 * 7).remote(), timeout=60)
 print(json.dumps({"version": ray.__version__, "answer": answer}))
 ray.shutdown()
