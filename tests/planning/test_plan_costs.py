@@ -212,9 +212,7 @@ def test_the_law_of_a_posterior_is_the_forecast_of_one_training() -> None:
     from hpo.extrapolation.inference.posterior import fit
     from tests.extrapolation.ladders import Truth, sweep
 
-    posterior = fit(
-        sweep(Truth(), np.random.default_rng(0), settings=6, seeds=1), rng=np.random.default_rng(0)
-    )
+    posterior = fit(sweep(Truth(), np.random.default_rng(0)), rng=np.random.default_rng(0))
     law = PosteriorEpochsLaw(posterior, particles=10**6)
     made = forecast(posterior, 512)
     epochs = law.at(512)

@@ -142,18 +142,6 @@ class PosteriorModel:
                 total += self.rows.log_likelihood_of_settings(values, law, seen)
         return np.asarray(total)
 
-    def guesses(self, count: int, rng: np.random.Generator) -> Array:
-        """Return particles (count, dimension) around the prior's mean, with the best settings at the largest rung."""
-        found = 0.5 * rng.standard_normal((count, self.layout.dimension))
-        names = {parameter.name for parameter in self.layout.parameters}
-        for law, value in self.trials.best_settings(self.laws):
-            if f"{law.name}.anchor" not in names:
-                continue
-            found[:, self.layout.index(f"{law.name}.anchor")] = (
-                value - law.centre
-            ) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
-        return found
-
     def mean_of_rows(self, values: Values) -> Array:
         """Return the log epochs of the best settings at each row's batch size, by the law alone: (particles, rows)."""
         return self.mean_at(values, self.rows.log_batch, self.rows.away)

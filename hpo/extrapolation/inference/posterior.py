@@ -14,12 +14,7 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.inference.model import PosteriorModel, make_posterior_models
 from hpo.extrapolation.inference.residual import residual_correlation, residual_cross_correlation
-from hpo.extrapolation.inference.sampler import (
-    ParticleSample,
-    sample_by_tempering,
-    standard_normal_start,
-    start_near_mode,
-)
+from hpo.extrapolation.inference.sampler import ParticleSample, sample_by_tempering
 from hpo.extrapolation.inference.trials import least_scatter
 from hpo.extrapolation.laws.priors import LawPriors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
@@ -27,11 +22,8 @@ from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
-FEW_TRIALS = 40  # with up to this many, the sampler starts from the prior; with more, near the mode
-MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
-MANY = 1000  # with more trials than this, there is only one search for the mode
-GUESSES, SEARCHES = 300, 4
-WORK = 160_000  # particles times trials and rows: the most that one step of the sampler may cost
+MOST_PARTICLES, FEW_PARTICLES, LEAST_PARTICLES = 4000, 1250, 300
+WORK, MOST_WORK = 160_000, 500_000  # particles times trials and rows; the most for few particles
 TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 
@@ -156,23 +148,13 @@ def fit(
 
 
 def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
-    trials, dimension = len(model.trials), model.layout.dimension
-    start = (
-        standard_normal_start(dimension)
-        if trials <= FEW_TRIALS
-        else start_near_mode(
-            model.log_posterior,
-            dimension,
-            guesses=model.guesses(GUESSES, rng),
-            searches=SEARCHES if trials <= MANY else 1,
-        )
-    )
     most = (
         MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
     )  # with the law of descent, a particle takes twice the time
-    work = trials + len(model.rows.log_batch)
-    count = int(np.clip(WORK / work, LEAST_PARTICLES, most))
-    return sample_by_tempering(start, model.log_posterior, count, rng)
+    work = len(model.trials) + len(model.rows.log_batch)
+    least = np.clip(MOST_WORK / work, LEAST_PARTICLES, FEW_PARTICLES)
+    count = int(np.clip(WORK / work, least, most))
+    return sample_by_tempering(model.log_posterior, model.layout.dimension, count, rng)
 
 
 def _posterior(
@@ -202,7 +184,9 @@ def _posterior(
 
 
 def _sample_apart(model: PosteriorModel, name: str, count: int, rng: np.random.Generator) -> Array:
-    start = standard_normal_start(model.apart[name].dimension)
     return sample_by_tempering(
-        start, lambda particles: model.log_posterior_apart(name, particles), count, rng
+        lambda particles: model.log_posterior_apart(name, particles),
+        model.apart[name].dimension,
+        count,
+        rng,
     ).particles

@@ -140,18 +140,6 @@ class TrialArrays:
             lost / (1 + len(self) / WITNESSES_OF_DIVERGENCE) + total / (1 + len(self) / WITNESSES)
         )
 
-    def best_settings(self, laws: Sequence[SettingLaw]) -> list[tuple[SettingLaw, float]]:
-        """Return the coordinates of the best trial at the largest rung where a trial reached its target."""
-        reached = slice(0, self.cut[1])
-        if not self.cut[1]:
-            return []
-        best = int(np.lexsort((self.log_epochs[reached], -self.rung[reached]))[0])
-        return [
-            (law, float(seen[best]))
-            for law, seen in zip(laws, self.configurations.coordinates, strict=True)
-            if np.isfinite(seen[best])
-        ]
-
 
 def expected_needs(
     values: Values,

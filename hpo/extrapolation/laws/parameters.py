@@ -33,11 +33,6 @@ class ParticleLayout:
         """The number of coordinates of a particle."""
         return sum(parameter.size for parameter in self.parameters)
 
-    def index(self, name: str) -> int:
-        """Return the index of a parameter's (first) coordinate in a particle."""
-        names = [parameter.name for parameter in self.parameters]
-        return sum(parameter.size for parameter in self.parameters[: names.index(name)])
-
     def values(self, particles: Array) -> Mapping[str, Array]:
         """Return the parameters of ``particles`` (count, dimension) by name, each (count,) or (count, size)."""
         found: dict[str, Array] = {}

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.inference.sampler import sample_by_tempering, standard_normal_start
+from hpo.extrapolation.inference.sampler import sample_by_tempering
 from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.planning.throughput.priors import LOG2_NODE_SIZE, LOG2_POD_SIZE, POD_SHARE, StepPriors
 from hpo.planning.throughput.rows import Measurement
@@ -166,7 +166,7 @@ def fit_steps(
             + np.logaddexp.reduce(log_odds, axis=1)
         )
 
-    sample = sample_by_tempering(standard_normal_start(len(names)), log_posterior, particles, rng)
+    sample = sample_by_tempering(log_posterior, len(names), particles, rng)
     values = split(sample.particles)
     level, residuals = left(values)
     log_odds, offsets, variances = _odd_systems(residuals, precision, values["log_scatter"])
