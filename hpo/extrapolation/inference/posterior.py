@@ -24,6 +24,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 MOST_PARTICLES, FEW_PARTICLES, LEAST_PARTICLES = 4000, 1250, 300
 WORK, MOST_WORK = 160_000, 500_000  # particles times trials and rows; the most for few particles
+SAMPLING_ERROR = 0.5  # of a log marginal likelihood
 TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 
@@ -127,7 +128,8 @@ def fit(
 ) -> Posterior:
     """Return the posterior of the joint model; deterministic given ``rng``.
 
-    If several models are possible, the one with the largest marginal likelihood is used. If the sampler does not reach
+    If several models are possible, the one with the largest marginal likelihood is used; one with more specific laws
+    than the general model's must be better by more than the sampler's error. If the sampler does not reach
     the posterior, the particles remain wider than the posterior, and ``note`` says so. Raises :class:`EvidenceError`
     if nothing is known of the metric after a fixed budget.
     """
@@ -143,7 +145,9 @@ def fit(
         _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
     ]
     # the first model is the general one; a sampler that stopped early yields no likelihood
-    best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
+    likelihood = [sample.log_evidence for sample in samples]
+    likelihood[0] += SAMPLING_ERROR
+    best = likelihood.index(max(likelihood))
     return _posterior(evidence, models[best], samples[best], rng)
 
 
