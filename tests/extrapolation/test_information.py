@@ -121,11 +121,10 @@ def test_what_is_nearer_the_full_scale_tells_more(told: TrainingInformation):
 
 @pytest.mark.fit
 def test_settings_missed_by_more_are_expected_to_cost_more(told: TrainingInformation):
-    counts = [64.0] * len(
-        RUNGS
-    )  # after fewer runs, some particles reach the largest regret that counts
+    counts = [4.0] * len(RUNGS)
     twice = told.scaled(counts, 2 * told.regret(counts))
-    assert twice.regret(counts) == pytest.approx(2 * told.regret(counts), rel=0.03)
+    # some particles reach the largest regret that counts
+    assert 1.5 < twice.regret(counts) / told.regret(counts) <= 2.0
     assert twice.spread(counts) == told.spread(counts)
 
 
