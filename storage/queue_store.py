@@ -79,8 +79,8 @@ class QueueStore(Transactions):
             return queue.take(connection, study, worker, lease_seconds, instead_of)
 
     def renew_lease(self, lease: Lease, *, lease_seconds: float) -> Lease:
-        """Renew the lease for ``lease_seconds`` from now, and refresh its study, so that cancellation requests become
-        visible.
+        """Renew the lease for ``lease_seconds`` from now, and return it with the study's current state, so that
+        cancellation requests become visible.
 
         Raises :class:`LeaseLost` if another worker took the study over, or if the lease was revoked.
         """

@@ -483,7 +483,7 @@ class CalibrationRow:
     ``runs`` counts the outcomes, and ``reached`` those that reached the target; the observed means cover only the
     latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval; it is None if that is
     unknown (nothing was predicted, every run crashed, or the budget ended too early to tell). ``inside_seconds`` says
-    the same of the mean seconds of the runs that reached the target.
+    the same about the mean seconds of the runs that reached the target.
     """
 
     plan_id: int

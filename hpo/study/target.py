@@ -73,7 +73,7 @@ class StudyTarget(Section):
             )
         if self.best_within is None and self.direction is not None:
             raise ValueError(
-                f"direction must be used only with best_within, but got {self.direction} with "
+                f"direction may be used only with best_within, but got {self.direction} with "
                 f"a threshold; leave it out"
             )
         return self

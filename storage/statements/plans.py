@@ -77,7 +77,7 @@ def _check_forecast(connection: Connection, forecast_id: int, study_id: int) -> 
         )
     if owner != study_id:
         raise InvalidRecord(
-            "a plan and its forecast must be of one study, but got a plan of study "
+            "a plan and its forecast must belong to the same study, but got a plan of study "
             f"{study_id} and a forecast of study {owner}"
         )
 

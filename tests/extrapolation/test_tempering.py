@@ -83,6 +83,16 @@ def test_tempering_finds_both_modes():
     assert (sample.particles > 0).mean() == pytest.approx(1 / 3, abs=0.06)
 
 
+def test_a_first_stage_that_keeps_few_states_is_left():
+    """The likelihood overflows at all but one in 1400 points of the prior."""
+
+    def density(points):
+        return np.where(points[:, 0] > 3.2, -0.5 * (points**2).sum(axis=1), -np.inf)
+
+    sample = sample_by_tempering(density, 3, 1000, np.random.default_rng(0))
+    assert sample.temperature == 1.0 and (sample.particles[:, 0] > 3.2).all()
+
+
 def test_student_matches_scipy():
     points = np.linspace(-30, 30, 121)
     np.testing.assert_allclose(log_student(points), t.logpdf(points, 3), atol=1e-9)

@@ -162,7 +162,7 @@ def test_samples_of_a_data_set_of_unknown_size_are_an_error_with_the_way_out() -
 
 
 def test_a_direction_belongs_to_the_best_alone() -> None:
-    with pytest.raises(SpecError, match="direction must be used only with best_within"):
+    with pytest.raises(SpecError, match="direction may be used only with best_within"):
         study(target={"best_within": None, "at_most": 0.1, "direction": "minimize"})
 
 

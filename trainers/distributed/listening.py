@@ -54,7 +54,7 @@ def network_address_of(host: str) -> str:
     """Return the numeric network address of ``host``.
 
     Other machines cannot use a name of this machine that resolves to the loopback interface, as with Debian's
-    ``127.0.1.1``. In that case, return the address of the interface that leads out of the machine, if there is one.
+    ``127.0.1.1``. In that case, return the address of the interface used for outgoing traffic, if there is one.
     ``localhost`` and the addresses 127.0.0.0/8 themselves are taken literally.
     """
     found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -64,7 +64,7 @@ def network_address_of(host: str) -> str:
 
 
 def outward_address() -> str | None:
-    """Return the address of the interface that leads out of this machine, or None, without sending anything."""
+    """Return the address of the interface used for outgoing traffic, or None, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(ELSEWHERE)

@@ -186,5 +186,5 @@ def _common_states(rule: GroupOptimizer) -> list[str]:
 
 
 def _rebatch(rule: GroupOptimizer) -> None:
-    """Rebuild the batches of a rule, because the parameters and states that they view have moved."""
+    """Rebuild an optimizer's parameter batches, because the parameters and states that they view have moved."""
     rule.batches = [batch for group in rule.groups for batch in group.batches()]

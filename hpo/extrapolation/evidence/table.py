@@ -197,7 +197,7 @@ def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
 
 
 def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
-    """Return the free columns with a cell that is not a number, which no law can extrapolate."""
+    """Return the free settings whose columns hold a value that is not a number; no law can extrapolate them."""
     found = set()
     for _, cells in tables:
         for name in cells.keys() - {*REQUIRED, *OPTIONAL, *names()}:

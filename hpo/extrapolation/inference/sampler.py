@@ -127,5 +127,7 @@ def _systematic(weight: Array, count: int, rng: np.random.Generator) -> NDArray[
 def _root_of_covariance(points: Array, weight: Array) -> Array:
     """Return the root of the weighted covariance, scaled for random-walk steps (Roberts, Gelman and Gilks 1997)."""
     dimension = points.shape[1]
-    covariance = np.atleast_2d(np.cov(points.T, aweights=weight)) + 1e-8 * np.eye(dimension)
+    share = weight / weight.sum()
+    away = points - share @ points
+    covariance = (share[:, None] * away).T @ away + 1e-8 * np.eye(dimension)
     return np.asarray(2.38 / np.sqrt(dimension) * np.linalg.cholesky(covariance))

@@ -79,7 +79,7 @@ class ResponseShapes:
         return cls(edges, slopes, weights / weights.sum())
 
     def epochs(self, rates: Array, warmup: Array) -> Array:
-        """Return the log epochs to target up to a constant: (hypotheses, places).
+        """Return the log epochs to target, up to an additive constant, of shape (hypotheses, places).
 
         ``rates`` (places,) are log rates; ``warmup`` (places,) is a share of the epochs of the fastest run.
         """
