@@ -522,7 +522,7 @@ class StoreContract(
 
     def test_plan_and_forecast_are_of_one_study(self, store, study):
         forecast = make_forecast(store, make_study(store, "other"))
-        with pytest.raises(InvalidRecord, match="of one study"):
+        with pytest.raises(InvalidRecord, match="to the same study"):
             store.add_plan(forecast_plan(study, forecast))
 
     def test_outcome_round_trip(self, store, study):
