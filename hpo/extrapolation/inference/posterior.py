@@ -22,8 +22,10 @@ from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
-MOST_PARTICLES, FEW_PARTICLES, LEAST_PARTICLES = 4000, 1250, 300
-WORK, MOST_WORK = 160_000, 500_000  # particles times trials and rows; the most for few particles
+MOST_PARTICLES = 4000
+WORK = 160_000  # particles times trials and rows: the most that one step of the sampler may cost,
+ENOUGH_PARTICLES = 1250  # unless this leaves fewer particles than these,
+MOST_WORK, LEAST_PARTICLES = 500_000, 300  # for which it may cost more
 SAMPLING_ERROR = 0.5  # of a log marginal likelihood
 TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
@@ -129,9 +131,9 @@ def fit(
     """Return the posterior of the joint model; deterministic given ``rng``.
 
     If several models are possible, the one with the largest marginal likelihood is used; one with more specific laws
-    than the general model's must be better by more than the sampler's error. If the sampler does not reach
-    the posterior, the particles remain wider than the posterior, and ``note`` says so. Raises :class:`EvidenceError`
-    if nothing is known of the metric after a fixed budget.
+    than the general model's must be better by more than the sampler's error. If the sampler does not reach the
+    posterior, the particles remain wider than the posterior, and ``note`` says so. Raises :class:`EvidenceError` if
+    nothing is known of the metric after a fixed budget.
     """
     asked = evidence.question
     reached = evidence.aggregates or any(each.state == "reached" for each in evidence.observations)
@@ -156,7 +158,7 @@ def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
         MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
     )  # with the law of descent, a particle takes twice the time
     work = len(model.trials) + len(model.rows.log_batch)
-    least = np.clip(MOST_WORK / work, LEAST_PARTICLES, FEW_PARTICLES)
+    least = np.clip(MOST_WORK / work, LEAST_PARTICLES, ENOUGH_PARTICLES)
     count = int(np.clip(WORK / work, least, most))
     return sample_by_tempering(model.log_posterior, model.layout.dimension, count, rng)
 

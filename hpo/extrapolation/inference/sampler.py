@@ -52,18 +52,15 @@ def sample_by_tempering(
     chains = max(2, -(-STEPS_PER_PARTICLE * count // steps))
     points = rng.standard_normal((chains * steps, dimension))
     fit = np.concatenate([_log_likelihood(log_posterior, some) for some in np.split(points, steps)])
-    temperature, scale, evidence = 0.0, 1.0, 0.0
+    walk, temperature, evidence = _RandomWalk(log_posterior), 0.0, 0.0
     for _ in range(MAX_STAGES):
         raised = _next_temperature(fit, temperature)
         weight = np.exp((raised - temperature) * (fit - fit.max()))
         evidence += float((raised - temperature) * fit.max() + np.log(weight.mean()))
         temperature = raised
-        walk = _RandomWalk(log_posterior, temperature, _root_of_covariance(points, weight), scale)
-        chosen = _systematic(weight, chains, rng)
-        points, fit = walk.run(
-            points[chosen], fit[chosen], 2 * steps if temperature >= 1 else steps, rng
-        )
-        scale = walk.scale
+        root, chosen = _root_of_covariance(points, weight), _systematic(weight, chains, rng)
+        length = 2 * steps if temperature >= 1 else steps
+        points, fit = walk.run(points[chosen], fit[chosen], temperature, root, length, rng)
         if temperature >= 1:
             break
     kept = rng.permutation(len(points))[:count]
@@ -72,23 +69,27 @@ def sample_by_tempering(
 
 @dataclass
 class _RandomWalk:
-    """Metropolis chains with normal steps of shape ``scale`` times ``root``; ``scale`` is adapted."""
+    """Metropolis chains with normal steps, whose ``scale`` is adapted from step to step."""
 
     log_posterior: LogDensity
-    temperature: float
-    root: Array
-    scale: float
+    scale: float = 1.0
 
     def run(
-        self, points: Array, fit: Array, steps: int, rng: np.random.Generator
+        self,
+        points: Array,
+        fit: Array,
+        temperature: float,
+        root: Array,
+        steps: int,
+        rng: np.random.Generator,
     ) -> tuple[Array, Array]:
         """Return all states of the chains that start at ``points``, and their log likelihoods."""
         chain, fits = [points], [fit]
         for _ in range(steps - 1):
-            proposal = points + self.scale * rng.standard_normal(points.shape) @ self.root.T
+            proposal = points + self.scale * rng.standard_normal(points.shape) @ root.T
             new = _log_likelihood(self.log_posterior, proposal)
             prior = -0.5 * (proposal**2 - points**2).sum(axis=1)
-            take = np.log(rng.random(len(points))) < self.temperature * (new - fit) + prior
+            take = np.log(rng.random(len(points))) < temperature * (new - fit) + prior
             points, fit = np.where(take[:, None], proposal, points), np.where(take, new, fit)
             chain.append(points)
             fits.append(fit)
