@@ -67,7 +67,7 @@ FAR_MISS, FAR_MISS_OF_DESCENT = (
 
 @dataclass(frozen=True)
 class PosteriorModel:
-    """Everything that the likelihood needs; the sampler calls :meth:`log_posterior`.
+    """Everything that the likelihood needs; the sampler calls :meth:`log_likelihood`.
 
     ``apart`` holds one layout of unknowns for each setting of table rows that shares no unknowns with the other parts
     of the model: the joint density is a product of these densities, so they are sampled separately.
@@ -97,10 +97,10 @@ class PosteriorModel:
         shorter, _ = self._shorter(values, self.scales.log_batch(values, log_batch, away))
         return self._gain_of_shorter(values, away, shorter)
 
-    def log_posterior(self, particles: Array) -> Array:
-        """Return the log posterior (count,) of whitened ``particles`` (count, dimension) up to the prior's constant."""
+    def log_likelihood(self, particles: Array) -> Array:
+        """Return the log likelihood (count,) of whitened ``particles`` (count, dimension)."""
         values = self.layout.values(particles)
-        total = -0.5 * (particles**2).sum(axis=1)
+        total = np.zeros(len(particles))
         if len(self.rows.log_batch):
             total += self.rows.log_likelihood(values, self.mean_of_rows(values), self.laws)
         if len(self.trials):
@@ -133,10 +133,10 @@ class PosteriorModel:
             total -= 0.5 * ((value - expected) / wide) ** 2 + np.log(wide)
         return total
 
-    def log_posterior_apart(self, name: str, particles: Array) -> Array:
-        """Return the log posterior of the unknowns of one setting in ``apart``: (count,)."""
+    def log_likelihood_apart(self, name: str, particles: Array) -> Array:
+        """Return the log likelihood of the unknowns of one setting in ``apart``: (count,)."""
         values = self.apart[name].values(particles)
-        total = -0.5 * (particles**2).sum(axis=1)
+        total = np.zeros(len(particles))
         for law, seen in zip(self.laws, self.rows.settings, strict=True):
             if law.name == name:
                 total += self.rows.log_likelihood_of_settings(values, law, seen)

@@ -160,7 +160,7 @@ def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
     work = len(model.trials) + len(model.rows.log_batch)
     least = np.clip(MOST_WORK / work, LEAST_PARTICLES, ENOUGH_PARTICLES)
     count = int(np.clip(WORK / work, least, most))
-    return sample_by_tempering(model.log_posterior, model.layout.dimension, count, rng)
+    return sample_by_tempering(model.log_likelihood, model.layout.dimension, count, rng)
 
 
 def _posterior(
@@ -191,7 +191,7 @@ def _posterior(
 
 def _sample_apart(model: PosteriorModel, name: str, count: int, rng: np.random.Generator) -> Array:
     return sample_by_tempering(
-        lambda particles: model.log_posterior_apart(name, particles),
+        lambda particles: model.log_likelihood_apart(name, particles),
         model.apart[name].dimension,
         count,
         rng,

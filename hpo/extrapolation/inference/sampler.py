@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
-LogDensity: TypeAlias = Callable[[Array], Array]
+LogLikelihood: TypeAlias = Callable[[Array], Array]
 
 MAX_STAGES = 60
 MOST_CHAINS, LEAST_STEPS = 128, 50
@@ -41,18 +41,18 @@ class ParticleSample:
 
 
 def sample_by_tempering(
-    log_posterior: LogDensity, dimension: int, count: int, rng: np.random.Generator
+    log_likelihood: LogLikelihood, dimension: int, count: int, rng: np.random.Generator
 ) -> ParticleSample:
     """Return ``count`` particles of the posterior in whitened coordinates, whose prior is standard normal.
 
-    ``log_posterior`` maps particles (particles, dimension) to (particles,): the log likelihood plus the log prior up to
-    its constant.
+    ``log_likelihood`` maps particles (particles, dimension) to (particles,). Where it overflows, a particle gets no
+    weight.
     """
     steps = max(LEAST_STEPS, -(-STEPS_PER_PARTICLE * count // MOST_CHAINS))
     chains = max(2, -(-STEPS_PER_PARTICLE * count // steps))
     points = rng.standard_normal((chains * steps, dimension))
-    fit = np.concatenate([_log_likelihood(log_posterior, some) for some in np.split(points, steps)])
-    walk, temperature, evidence = _RandomWalk(log_posterior), 0.0, 0.0
+    fit = np.concatenate([_finite(log_likelihood(some)) for some in np.split(points, steps)])
+    walk, temperature, evidence = _RandomWalk(log_likelihood), 0.0, 0.0
     for _ in range(MAX_STAGES):
         raised = _next_temperature(fit, temperature)
         weight = np.exp((raised - temperature) * (fit - fit.max()))
@@ -71,7 +71,7 @@ def sample_by_tempering(
 class _RandomWalk:
     """Metropolis chains with normal steps, whose ``scale`` is adapted from step to step."""
 
-    log_posterior: LogDensity
+    log_likelihood: LogLikelihood
     scale: float = 1.0
 
     def run(
@@ -87,7 +87,7 @@ class _RandomWalk:
         chain, fits = [points], [fit]
         for _ in range(steps - 1):
             proposal = points + self.scale * rng.standard_normal(points.shape) @ root.T
-            new = _log_likelihood(self.log_posterior, proposal)
+            new = _finite(self.log_likelihood(proposal))
             prior = -0.5 * (proposal**2 - points**2).sum(axis=1)
             take = np.log(rng.random(len(points))) < temperature * (new - fit) + prior
             points, fit = np.where(take[:, None], proposal, points), np.where(take, new, fit)
@@ -97,10 +97,9 @@ class _RandomWalk:
         return np.concatenate(chain), np.concatenate(fits)
 
 
-def _log_likelihood(log_posterior: LogDensity, points: Array) -> Array:
-    found = log_posterior(points) + 0.5 * (points**2).sum(axis=1)
-    # a point so far out that it overflows gets no weight; this is not a failure
-    return np.where(np.isfinite(found), found, -1e12)
+def _finite(log_likelihood: Array) -> Array:
+    # a particle so far out that its likelihood overflows gets no weight; this is not a failure
+    return np.where(np.isfinite(log_likelihood), log_likelihood, -1e12)
 
 
 def _next_temperature(log_likelihood: Array, temperature: float) -> float:

@@ -153,20 +153,19 @@ def fit_steps(
         gain - np.outer(gain.sum(axis=0), gain.sum(axis=0)) / gain.sum()
     )  # precision of the rows, with the level integrated out
 
-    def log_posterior(whitened: Array) -> Array:
+    def log_likelihood(whitened: Array) -> Array:
         values = split(whitened)
         _, residuals = left(values)
         scatter = values["log_scatter"]
         squares = np.einsum("pi,ij,pj->p", residuals, gain, residuals) * np.exp(-2.0 * scatter)
         log_odds, _, _ = _odd_systems(residuals, precision, scatter)
         return np.asarray(
-            -0.5 * (whitened**2).sum(axis=1)
-            - (len(rows) - 1) * scatter
+            -(len(rows) - 1) * scatter
             - 0.5 * squares
             + np.logaddexp.reduce(log_odds, axis=1)
         )
 
-    sample = sample_by_tempering(log_posterior, len(names), particles, rng)
+    sample = sample_by_tempering(log_likelihood, len(names), particles, rng)
     values = split(sample.particles)
     level, residuals = left(values)
     log_odds, offsets, variances = _odd_systems(residuals, precision, values["log_scatter"])
