@@ -19,7 +19,7 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class HiddenBatch:
 
     ``epochs`` and ``rate`` are geometric means of the few fastest trainings there, ``best`` the epochs of the fastest;
     ``as_below`` and ``line`` are the epochs by the plain rules, ``rates`` the learning rates by each rule of thumb. All
-    are None if unavailable.
+    are None if unavailable. With a tuned momentum, rates are those of an update (:func:`_update_rate`).
     """
 
     source: str
@@ -73,6 +73,11 @@ class HiddenBatch:
     def miss(self) -> float:
         """The log of trained over forecast epochs."""
         return math.log(self.epochs / self.found.epochs_to_target.median)
+
+    @property
+    def forecast_rate(self) -> float:
+        """The forecast learning rate, divided by 1 - momentum if the momentum was tuned."""
+        return _update_rate({name: one.median for name, one in self.found.settings.items()})
 
     @property
     def held(self) -> bool:
@@ -262,7 +267,7 @@ def _random_search(
     start = TrainingSettings.from_dict(
         {
             "optimizer": best[0].settings["optimizer"],
-            "learning_rate": _mean([each.settings["learning_rate"] for each in best]),
+            "learning_rate": _mean([_update_rate(each.settings) for each in best]),
         }
     )
     batches = sorted({each.global_batch_size for each in seen})
@@ -277,7 +282,7 @@ def _random_search(
         few[0].epochs,
         below[-1][1],
         _line(below, batch),
-        _mean([each.settings["learning_rate"] for each in few]),
+        _mean([_update_rate(each.settings) for each in few]),
         {
             rule: float(SCALING_RULES[rule](start, round(top), batch).learning_rate)
             for rule in RULES
@@ -306,6 +311,11 @@ def _quickest(trials: Sequence[TrainingObservation]) -> list[TrainingObservation
     )
 
 
+def _update_rate(settings: Mapping[str, Any]) -> float:
+    """Return the learning rate over 1 - momentum, by which a gradient moves the weights in all (arXiv:1711.00489)."""
+    return float(settings["learning_rate"] / (1 - settings.get("momentum", 0.0)))
+
+
 def _line(points: Sequence[tuple[float, float]], batch: float) -> float:
     """Extrapolate a straight line through log epochs over log batch, like a spreadsheet's trend line."""
     if len(points) < 2:
@@ -332,10 +342,11 @@ def tables(found: Sequence[HiddenBatch]) -> Iterator[str]:
     for source in dict.fromkeys(each.source for each in found):
         own = [each for each in found if each.source == source]
         rated = own[0].rate is not None
+        rate = "rate / (1 - m)" if "momentum" in own[0].found.settings else "rate"
         yield ""
         yield (
             f"| {source} | seen | at | forecast epochs (90 %) | trained: mean of the best {FEW} | best | "
-            "unchanged | straight line | trust | forecast rate | rate of the best | none / sqrt / linear |"
+            f"unchanged | straight line | trust | forecast {rate} | {rate} of the best | none / sqrt / linear |"
             if rated
             else f"| {source} | seen | at | forecast tokens (90 %) | trained | unchanged | straight line | trust |"
         )
@@ -354,11 +365,7 @@ def _summary(source: str, own: Sequence[HiddenBatch]) -> str:
     rates = "-"
     rules = "-"
     if own[0].rate is not None:
-        away = [
-            abs(math.log(each.found.settings["learning_rate"].median / each.rate))
-            for each in own
-            if each.rate
-        ]
+        away = [abs(math.log(each.forecast_rate / each.rate)) for each in own if each.rate]
         within = " / ".join(
             str(sum(one <= math.log(factor) for one in away)) for factor in (1.5, 2.0)
         )
@@ -395,7 +402,7 @@ def _row(each: HiddenBatch) -> str:
     cells += [f"{each.as_below:.3g}", f"{each.line:.3g}", each.found.trust]
     if each.rate is not None and each.rates is not None:
         cells += [
-            f"{each.found.settings['learning_rate'].median:.2g}",
+            f"{each.forecast_rate:.2g}",
             f"{each.rate:.2g}",
             " / ".join(f"{each.rates[rule]:.2g}" for rule in RULES),
         ]
@@ -447,8 +454,9 @@ is compared with the geometric mean of the epochs of the {few} fastest training 
 is the mean of the {few} fastest runs at the largest batch size seen. "Straight line" extrapolates a line through the
 log epochs of the {few} fastest runs at each batch size against the log batch size. The forecast learning rate is
 compared with the geometric mean of the learning rates of the {few} fastest runs, which vary because the other
-settings were drawn at random too. The rules of thumb start from the corresponding mean at the largest batch size
-seen.
+settings were drawn at random too. For AlexNet, these include the momentum m, from 0.7 to 0.99 in the fastest runs. A
+gradient moves the weights by the learning rate over 1 - m in all, so these quotients are compared. The rules of thumb
+start from the corresponding mean at the largest batch size seen.
 
 **AlexNet on ImageNet** was trained with SGD. The number of epochs (20 to 100, with the learning rate decaying linearly
 to the end), the learning rate, warmup, momentum, weight decay and label smoothing were drawn at random. **DeBERTa on
