@@ -1,11 +1,14 @@
-"""Forecasts of a larger model from sweeps of small ones: python -m benchmarks.growing_models FOLDER [--only NAME ...].
+"""Forecasts of a larger model from sweeps of small ones.
+
+    python -m benchmarks.growing_models FOLDER [--only NAME ...] [--images CIFAR10]
 
 ``standard`` and ``mup``: language models with AdamW. Each sweep trains widths 32 and 64 at batches 16 to 64 for an
 eighth and a half of the samples, and forecasts the loss of width 128 at batch 128 for all of them; mup has base width
 32. ``lamb``: the same in the standard parametrization with LAMB. ``large``, ``large-mup`` and ``large-lamb``: widths 32
 to 128 at batches 16 to 128 for a twelfth and a third of the samples forecast width 256 at batch 1024. ``resnet`` and
 ``resnet-mup``: residual networks on digits with SGD. Each sweep trains widths 4 and 8 at batches 32 to 128, and
-forecasts the epochs of width 32 at batch 256 to an accuracy of 0.96; mup has base width 4.
+forecasts the epochs of width 32 at batch 256 to an accuracy of 0.96; mup has base width 4. ``cifar`` and
+``cifar-mup``: the same on 2,560 images of CIFAR-10 in the folder CIFAR10 (train and test, a folder for each class).
 
 The truth is a grid of rates at the full scale, each with several seeds, that no sweep sees; ``regret`` is how far
 the loss or the epochs of a rate, on the curve through the grid's means, exceed the minimum. The curve of losses is a
@@ -32,6 +35,7 @@ from typing import Any
 import numpy as np
 
 import hpo
+from benchmarks.real_panel.cases import subset
 from hpo.study.jobs import training_job
 from hpo.study.sizes import full_scale_sizes, relative_cost, sizes_of_settings
 from hpo.study.spec import StudySpec
@@ -112,8 +116,9 @@ def _with(values: Mapping[str, Any], section: str, **others: Any) -> dict[str, A
 
 
 _RATES = (0.001, 0.002, 0.004, 0.007, 0.012, 0.02, 0.035)
+CIFAR_TARGET = 0.36  # of 16x16 pixels; a width of 4 reaches it within a dozen epochs
 _OF_RESNET = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-CASES = (
+_CASES = (
     Case("standard", _LANGUAGE, _RATES, (100, 101), 5),
     Case(
         "mup",
@@ -165,14 +170,36 @@ CASES = (
 )
 
 
-def trained(name: str, rate: float, seed: int) -> float:
+def cases(images: Path | None) -> tuple[Case, ...]:
+    """Return all cases, including CIFAR-10 if ``images`` is the folder of its subset."""
+    if images is None:
+        return _CASES
+    data = {
+        "source": "image_folder",
+        "path": str(images.absolute()),
+        "image_size": 16,
+        "augment": False,
+    }
+    values = {
+        **_with(_RESNET, "budget", epochs_per_trial=20),
+        "data": data,
+        "target": {"metric": "top1", "at_least": CIFAR_TARGET},
+    }
+    mup = _with(values, "data", parametrization="mup", base_width=4)
+    return (
+        *_CASES,
+        Case("cifar", values, _OF_RESNET, (100, 101), 3),
+        Case("cifar-mup", mup, _OF_RESNET, (100, 101), 3),
+    )
+
+
+def trained(case: Case, rate: float, seed: int) -> float:
     """Return the best loss of one training at the full scale, or its epochs to the target (its budget if it missed)."""
     import torch
 
     from trainers.begin import begin_training
 
     torch.set_num_threads(1)
-    (case,) = (each for each in CASES if each.name == name)
     spec = case.study()
     settings = TrainingSettings.from_dict({**spec.search.fixed, "learning_rate": rate})
     job = training_job(spec, settings, spec.full_scale.global_batch_size, seed)
@@ -352,25 +379,27 @@ def tables(
 def grid_of(cases: Sequence[Case], file: Path, processes: int) -> dict[str, list[float]]:
     """Return the mean need of each rate by case: arithmetic for losses, geometric for epochs."""
     known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-    every = [
-        each for case in cases for each in itertools.product((case.name,), case.rates, case.seeds)
-    ]
-    wanted = [each for each in every if repr(each) not in known]
+    every = [each for case in cases for each in itertools.product((case,), case.rates, case.seeds)]
+    wanted = [each for each in every if _key(*each) not in known]
     with ProcessPoolExecutor(processes) as pool:
         for each, need in zip(
             wanted, pool.map(trained, *zip(*wanted, strict=True)) if wanted else (), strict=True
         ):
-            known[repr(each)] = need
+            known[_key(*each)] = need
             file.write_text(json.dumps(known))
     return {
         case.name: [
             (statistics.geometric_mean if case.how_soon else statistics.fmean)(
-                [known[repr((case.name, rate, seed))] for seed in case.seeds]
+                [known[_key(case, rate, seed)] for seed in case.seeds]
             )
             for rate in case.rates
         ]
         for case in cases
     }
+
+
+def _key(case: Case, rate: float, seed: int) -> str:
+    return repr((case.name, rate, seed))
 
 
 def main() -> None:
@@ -380,10 +409,18 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES], metavar="NAME")
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--images", type=Path, metavar="CIFAR10", help="folder with train and test")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    asked = [case for case in CASES if not arguments.only or case.name in arguments.only]
+    images = arguments.images and subset(arguments.images, arguments.folder / "images")
+    known = {case.name: case for case in cases(images)}
+    if unknown := set(arguments.only or ()) - set(known):
+        parser.error(
+            f"--only must name some of {', '.join(known)} (cifar and cifar-mup with --images), but got "
+            f"{', '.join(sorted(unknown))}"
+        )
+    asked = [known[name] for name in arguments.only or known]
     needs = grid_of(asked, arguments.folder / "grid.json", arguments.processes)
     print({name: [round(each, 3) for each in means] for name, means in needs.items()}, flush=True)
     for rates in dict.fromkeys(case.rates for case in asked):

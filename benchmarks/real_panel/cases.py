@@ -98,7 +98,7 @@ class Case:
 def panel(images: Path | None, output: Path) -> list[Case]:
     """Return all cases, including CIFAR-10 if ``images`` is its folder; links to the used images go to ``output``."""
     found = [*_digits(), *_cells(), *_climate(), *_text()]
-    return found if images is None else [*found, *_cifar(_subset(images, output / "images"))]
+    return found if images is None else [*found, *_cifar(subset(images, output / "images"))]
 
 
 def _digits() -> Iterator[Case]:
@@ -312,8 +312,8 @@ def _of_today(
         )
 
 
-def _subset(images: Path, folder: Path) -> Path:
-    """Link the first training and test images of each class."""
+def subset(images: Path, folder: Path) -> Path:
+    """Link the first training and test images of each class into ``folder``, and return it."""
     for split, most in (("train", TRAIN_CLASS_SIZE), ("test", TEST_CLASS_SIZE)):
         for category in sorted((images / split).iterdir()):
             (folder / split / category.name).mkdir(parents=True, exist_ok=True)
