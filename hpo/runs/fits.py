@@ -22,7 +22,7 @@ from hpo.extrapolation.laws.priors import LawPriors
 from storage.errors import StoreError
 from storage.store import Store
 
-FORM = 4
+FORM = 5
 """Format version; increase it if the stored content changes, or the way in which a fit is computed from its
 evidence.
 """

@@ -30,7 +30,7 @@ from storage.store import Store
 if TYPE_CHECKING:
     from hpo.runs.api import Posterior
 
-FORM = 4
+FORM = 5
 """Version of the stored answers; increase it whenever their content changes."""
 LARGEST = 2_000_000
 """Maximum length of a stored answer, in characters."""

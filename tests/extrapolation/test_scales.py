@@ -119,6 +119,17 @@ def test_an_exponent_that_drifts_is_the_integral_of_its_steps():
     assert drifted(np.ones(1), np.array([[math.log(2)]]))[0, 0] == pytest.approx(1 / math.log(2))
 
 
+def test_the_epochs_of_a_larger_model_fall_ever_more_slowly():
+    """A power law without drift; with it, the slope halves twice from the largest seen to the full scale."""
+    scales = Scales({"width": 32.0}, np.array([math.log(4)]))
+    away = np.log([[8.0], [16.0], [32.0]]) - math.log(32)
+    power = np.array([0.5, 0.5])
+    drift = np.array([0.0, -1.0])
+    level = scales.level({"width.epochs": power, "width.drift": drift}, away)
+    np.testing.assert_allclose(level[0], -0.5 * np.log([1, 2, 4]), atol=1e-9)
+    np.testing.assert_allclose(level[1], -0.5 * (1 - 1 / np.array([1, 2, 4])), atol=1e-9)
+
+
 def test_what_is_told_widens_with_the_distance_faster_than_what_is_told():
     """By how much the loss falls 2, 4 and 8 times beyond the largest seen, where only the drift is not known."""
     drift = np.linspace(-0.6, 0.6, 41)

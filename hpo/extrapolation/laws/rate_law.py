@@ -41,7 +41,8 @@ RESPONSE = {
     "log_sharpness": NormalPrior(
         0.2, 0.25
     ),  # of the transition from B^a to flat; 1 is the published form
-    "log_below": NormalPrior(float(np.log(0.6)), 0.4),
+    # networks are flatter than a quadratic
+    "log_below": NormalPrior(float(np.log(1.5)), 0.8),
     "log_above": NormalPrior(float(np.log(0.8)), 0.6),
     "log_wall": NormalPrior(float(np.log(1.0)), 0.5),
     "log_margin": NormalPrior(

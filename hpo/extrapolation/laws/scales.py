@@ -5,10 +5,11 @@ below.
 
     the batch          B counts as B exp(-sum c_d away_d): the critical batch grows as the power c_d of the scale
     the best settings  log best += sum k_d away_d
-    the epochs         log E    += -sum a_d away_d
+    the epochs         log E    += -sum a_d u_d
     the best metric    log S    += log(f + sum s_d exp(-b_d u_d))             with f + sum s_d = 1
-                       u_d = away_d, but with steps that grow as exp(k_d (away_d - away_d of the largest seen))
-                       where a batch size that needs more epochs counts as a shorter run (``fixed_budget``)
+                       u_d = away_d, but with steps that grow as exp(k_d (away_d - away_d of the largest seen));
+                       for the best metric, a batch size that needs more epochs counts as a shorter run
+                       (``fixed_budget``)
 
 The critical batch size grows roughly as the square root of the number of samples and hardly depends on the model size
 (Zhang et al. 2024, arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best
@@ -60,6 +61,9 @@ POWER = NormalPrior(float(np.log(0.3)), 0.5)  # log b_d
 # -0.24; in byte-level training runs of at most 256 updates it is +0.5. It was not measured over model sizes, and is
 # assumed to be half as large there
 DRIFT = {"model": NormalPrior(0.0, 0.25), "length": NormalPrior(0.0, 0.5)}
+# the same for the epochs, which have no floor of their own in the law: the exponent of f + (1 - f) exp(-b u) changes by
+# -b f at u = 0, which is -0.25 for b = f = 1/2
+DRIFT_OF_EPOCHS = {"model": NormalPrior(-0.25, 0.25), "length": NormalPrior(0.0, 0.25)}
 MOST_DRIFT = 5.0  # largest change of the logarithm of the exponent
 
 
@@ -130,6 +134,7 @@ class Scales:
                 found.append(_parameter(f"{name}.drift", DRIFT[kind], unit))
             else:
                 found.append(_parameter(f"{name}.epochs", EPOCHS[kind], unit))
+                found.append(_parameter(f"{name}.drift", DRIFT_OF_EPOCHS[kind], unit))
         return found
 
     def log_batch(self, values: Values, log_batch: Array, away: Array) -> Array:
@@ -162,21 +167,28 @@ class Scales:
         return self._level(values, away, shorter) - self._level(values, -self.reach[None, :], 0.0)
 
     def _level(self, values: Values, away: Array, shorter: Array | float) -> Array:
+        told = [name for name in self.names if f"{name}.drift" in values]
+        total = np.zeros((1, len(away)))
         if not self.fixed_budget:
-            return -self._sum(values, "epochs", away)
-        told = [name for name in self.names if f"{name}.log_share" in values]
-        total = np.ones((1, len(away)))
+            for name in told:
+                total = total - values[f"{name}.epochs"][:, None] * self._drifted(
+                    values, name, away, 0.0
+                )
+            return np.asarray(total)
         floor = 1 + sum(np.exp(values[f"{name}.log_share"]) for name in told)
         for name in told:
             share = (np.exp(values[f"{name}.log_share"]) / floor)[:, None]
             power = np.exp(values[f"{name}.log_power"])[:, None]
-            reach = float(self.reach[self.names.index(name)])
-            column = away[:, self.names.index(name)][None, :] + reach
-            if name in LENGTHS:
-                column = column - shorter
-            column = drifted(column, values[f"{name}.drift"][:, None]) - reach
+            less = shorter if name in LENGTHS else 0.0
+            column = self._drifted(values, name, away, less)
             total = total + share * np.expm1(np.minimum(-power * column, 50.0))
-        return np.asarray(np.log(np.maximum(total, 1e-12)))
+        return np.asarray(np.log(np.maximum(1.0 + total, 1e-12)))
+
+    def _drifted(self, values: Values, name: str, away: Array, shorter: Array | float) -> Array:
+        """Return u_d of the direction ``name``: (particles, places)."""
+        index = self.names.index(name)
+        beyond = away[:, index][None, :] + self.reach[index] - shorter
+        return np.asarray(drifted(beyond, values[f"{name}.drift"][:, None]) - self.reach[index])
 
     def moves(self, setting: str) -> NormalPrior:
         """Return the prior on the shift of a setting's best coordinate from the largest scale seen to full scale."""

@@ -160,9 +160,7 @@ def fit_steps(
         squares = np.einsum("pi,ij,pj->p", residuals, gain, residuals) * np.exp(-2.0 * scatter)
         log_odds, _, _ = _odd_systems(residuals, precision, scatter)
         return np.asarray(
-            -(len(rows) - 1) * scatter
-            - 0.5 * squares
-            + np.logaddexp.reduce(log_odds, axis=1)
+            -(len(rows) - 1) * scatter - 0.5 * squares + np.logaddexp.reduce(log_odds, axis=1)
         )
 
     sample = sample_by_tempering(log_likelihood, len(names), particles, rng)
