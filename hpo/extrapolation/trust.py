@@ -45,6 +45,7 @@ def judge_forecast(
     seen_there = raced is not None and raced.reached >= SHOWN
     doubts = _grave(posterior, needs_growth=not seen_there)
     doubts += [] if seen_there else _one_rate(posterior)
+    doubts += _several_optimizers(posterior)
     worries = []
     reached = _reached_rungs(posterior)
     rungs = len(reached)
@@ -158,6 +159,17 @@ def _one_rate(posterior: Posterior) -> list[str]:
     return [
         f"batches from {first} to {last} were all trained with one learning rate, so nothing shows how it changes "
         "with the batch, nor how soon a run with a tuned rate reaches the target"
+    ]
+
+
+def _several_optimizers(posterior: Posterior) -> list[str]:
+    """Return a doubt if one law describes the learning rates of several optimizers."""
+    optimizers = sorted({str(each.get("optimizer")) for each in posterior.evidence.settings})
+    if len(optimizers) == 1 or all(law.name != RATE for law in posterior.model.laws):
+        return []
+    return [
+        f"the learning rates of {len(optimizers)} optimizers ({', '.join(optimizers)}) do not follow one law; keep the "
+        "runs of one"
     ]
 
 

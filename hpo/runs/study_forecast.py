@@ -43,6 +43,7 @@ from hpo.study.sizes import (
 )
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialPurpose
+from trainers.job import Question
 
 KEPT_FITS = 8
 """Number of fits cached per process, a few megabytes each: enough for several forecasts and a plan."""
@@ -112,7 +113,12 @@ def forecast(
         result.spec, complete_settings(best.settings, numbers, result.spec.search)
     )
     ramp = _ramp(result, numbers, settings)
-    said = (numbers.reason, "" if ramp is None else str(ramp), _advice(result, numbers))
+    said = (
+        numbers.reason,
+        _left_out(result, global_batch_size),
+        "" if ramp is None else str(ramp),
+        _advice(result, numbers),
+    )
     numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, said)))
     return StudyForecast(
         spec=result.spec,
@@ -265,12 +271,37 @@ def evidence_of_study(result: StudyResult, batches: Collection[int] | None = Non
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
     spec = result.spec
     return study_evidence(
-        result.evidence(batches),
+        _of_one_optimizer(result.evidence(batches), spec.question),
         spec.search,
         result.noise_scales,
         spec.question,
         dict(full_scale_sizes(spec)),
         carried=transferred_sizes(spec),
+    )
+
+
+def _of_one_optimizer(trials: Sequence[Trial], question: Question) -> list[Trial]:
+    """Return the trials with the optimizer of the best settings, because each optimizer has its own learning rates."""
+    best = best_settings(trials, question)
+    if best is None:
+        return list(trials)
+    return [
+        trial
+        for trial in trials
+        if trial.settings.get("optimizer", best.settings.optimizer) == best.settings.optimizer
+    ]
+
+
+def _left_out(result: StudyResult, batch: int) -> str:
+    """Return which trials the laws leave out because of their optimizer, "" if none."""
+    trials = result.evidence([batch])
+    kept = _of_one_optimizer(trials, result.spec.question)
+    if len(kept) == len(trials):
+        return ""
+    optimizer = kept[0].settings["optimizer"]
+    return (
+        f"The laws describe {optimizer}, the optimizer of the best settings at the largest rung; "
+        f"{len(trials) - len(kept)} of {len(trials)} trials with other optimizers are left out."
     )
 
 
