@@ -45,8 +45,8 @@ def judge_forecast(
     seen_there = raced is not None and raced.reached >= SHOWN
     doubts = _grave(posterior, needs_growth=not seen_there)
     doubts += [] if seen_there else _one_rate(posterior)
-    doubts += _several_optimizers(posterior)
-    worries = []
+    mixed, changed = _several_optimizers(posterior)
+    doubts, worries = doubts + mixed, changed
     reached = _reached_rungs(posterior)
     rungs = len(reached)
     ladder = [batch for batch in reached if raced is None or batch != raced.global_batch_size]
@@ -162,15 +162,27 @@ def _one_rate(posterior: Posterior) -> list[str]:
     ]
 
 
-def _several_optimizers(posterior: Posterior) -> list[str]:
-    """Return a doubt if one law describes the learning rates of several optimizers."""
-    optimizers = sorted({str(each.get("optimizer")) for each in posterior.evidence.settings})
-    if len(optimizers) == 1 or all(law.name != RATE for law in posterior.model.laws):
-        return []
-    return [
-        f"the learning rates of {len(optimizers)} optimizers ({', '.join(optimizers)}) do not follow one law; keep the "
-        "runs of one"
+def _several_optimizers(posterior: Posterior) -> tuple[list[str], list[str]]:
+    """Return a doubt if runs of several optimizers at one batch size share one law of the learning rate, or a worry if
+    the optimizer changes along the ladder.
+    """
+    evidence = posterior.evidence
+    runs = [
+        *((trial.global_batch_size, trial.settings) for trial in evidence.observations),
+        *((row.global_batch_size, row.settings) for row in evidence.aggregates),
     ]
+    used = {(batch, str(each["optimizer"])) for batch, each in runs if each.get("optimizer")}
+    optimizers = sorted({name for _, name in used})
+    if len(optimizers) < 2 or all(law.name != RATE for law in posterior.model.laws):
+        return [], []
+    names = ", ".join(optimizers)
+    if len({batch for batch, _ in used}) == len(used):
+        changes = (
+            f"the optimizer changes along the ladder ({names}), and each has its own learning rates"
+        )
+        return [], [changes]
+    several = f"{len(optimizers)} optimizers ({names}) share one law of the learning rate; keep the runs of one"
+    return [several], []
 
 
 def _minor(posterior: Posterior) -> list[str]:

@@ -66,4 +66,9 @@ def test_a_table_of_several_optimizers_is_not_trusted() -> None:
     both = forecast(fit(evidence, rng=np.random.default_rng(0)), 2048)
     assert both.trust == "low" and "2 optimizers (adam, sgd)" in both.reason
     one = Evidence(aggregates=rows[::2], tuned=[ScaledSetting("learning_rate")])
-    assert "optimizers" not in forecast(fit(one, rng=np.random.default_rng(0)), 2048).reason
+    assert "optimizer" not in forecast(fit(one, rng=np.random.default_rng(0)), 2048).reason
+    changed = Evidence(
+        aggregates=[*rows[:4:2], *rows[5::2]], tuned=[ScaledSetting("learning_rate")]
+    )
+    found = forecast(fit(changed, rng=np.random.default_rng(0)), 2048)
+    assert "changes along the ladder (adam, sgd)" in found.reason
