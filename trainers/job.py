@@ -174,7 +174,7 @@ class Question:
             return None
         if self.epochs is None:
             return ended.epochs_to_target if ended.state == "reached" else None
-        whole = (ended.epochs or 0.0) >= 0.99 * self._budget(ended)
+        whole = (ended.epochs or 0.0) >= _whole_share(ended) * self._budget(ended)
         return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
 
     def broken(self, ended: object) -> str:
@@ -220,6 +220,18 @@ class Question:
             if self.epochs is not None
             else str(self.target)
         )
+
+
+def _whole_share(ended: EndedTraining) -> float:
+    """Return the share of the budget from which a training run counts as trained to the end: 0.99, or the complete
+    batches of an epoch if the run leaves out the incomplete one.
+    """
+    batch, samples = getattr(ended, "global_batch_size", None), getattr(ended, "samples", None)
+    if not (batch and samples and ended.epochs):
+        return 0.99
+    updates = samples / ended.epochs / batch  # per epoch
+    complete = math.floor(updates * (1 + 1e-9))
+    return min(0.99, (1 - 1e-6) * complete / updates) if complete else 0.99
 
 
 LENGTH = "training_samples"

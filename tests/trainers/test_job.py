@@ -130,6 +130,17 @@ def test_a_training_that_did_not_come_to_the_end_of_its_budget_answers_nothing(t
     assert question.need(training) is None
 
 
+def test_a_training_that_leaves_out_incomplete_batches_comes_to_the_end_of_its_budget():
+    """Ten epochs of 10,000 samples at a batch of 512 have 19 complete batches each: 97,280 samples."""
+    question = job(target=Target.best("top1", higher_is_better=True)).question
+    training = ended(epochs=9.728)
+    assert question.need(training) is None
+    training.global_batch_size, training.samples = 512, 97_280
+    assert question.need(training) == pytest.approx(1 / 9)
+    training.epochs, training.samples = 9.216, 92_160  # the last epoch is missing
+    assert question.need(training) is None
+
+
 def test_perfect_is_as_near_as_can_be_told():
     question = job(target=Target.best("top1", higher_is_better=True)).question
     assert 0 < question.need(ended(best=1.0)) < 0.001
