@@ -13,6 +13,9 @@ ends before the target                     ``censored`` if the run's own status 
                                            the status is pruned; otherwise left out, unless the caller maps the status
                                            to a state
 ========================================== ====================================================================
+
+A run without a curve reached the target if it gives ``epochs_to_target``, unless its ``state`` says that it ended
+otherwise; a state such as finished says only that it ended.
 """
 
 from __future__ import annotations
@@ -66,11 +69,10 @@ RESULT_NAMES = (
     "seconds",
     "state",
 )
+ENDED = ("finished", "complete", "completed", "")
+"""The statuses that say only that a run ended by itself, not whether it reached the target."""
 STATES = {
-    "finished": TrialState.CENSORED,
-    "complete": TrialState.CENSORED,
-    "completed": TrialState.CENSORED,
-    "": TrialState.CENSORED,
+    **dict.fromkeys(ENDED, TrialState.CENSORED),
     "pruned": TrialState.PRUNED,
     **{str(state): state for state in TrialState if state.finished},
 }
@@ -528,7 +530,7 @@ def _end_of_values(
         if reached <= 0:
             raise SkippedRunError(f"its epochs_to_target must be above 0, but got {reached:g}")
         if state is TrialState.REACHED or (
-            state is TrialState.CENSORED and not values.get("state")
+            state is TrialState.CENSORED and not _says_censored(values, options)
         ):
             return made(
                 state=TrialState.REACHED, epochs_to_target=reached, epochs=epochs or reached
@@ -578,7 +580,7 @@ def _is_lost(value: Any) -> bool:
 
 
 def _state(said: _Said, options: ImportOptions, default: TrialState | None = None) -> TrialState:
-    status = str(said.values.get("state", said.run.status)).strip().lower()
+    status = _status(said.values.get("state", said.run.status))
     told = options.states.get(status)
     state = (
         TrialState(told)
@@ -593,6 +595,16 @@ def _state(said: _Said, options: ImportOptions, default: TrialState | None = Non
             + ("" if told == SKIP else f"; --state {status}=censored uses its curve up to then")
         )
     return state
+
+
+def _says_censored(values: Mapping[str, Any], options: ImportOptions) -> bool:
+    """Return whether a censored run's own ``state`` denies that it reached the target, by its word or the caller's."""
+    state = _status(values.get("state", ""))
+    return state not in ENDED or state in options.states
+
+
+def _status(text: Any) -> str:
+    return str(text).strip().lower()
 
 
 def reason_of_past_run(run: PastRun) -> str:

@@ -234,6 +234,23 @@ def test_without_a_curve_nothing_is_guessed():
     assert "above 0" in why(of(epochs_to_target=0))
 
 
+@pytest.mark.parametrize("state", ["finished", "Finished", "completed", " COMPLETE ", ""])
+def test_a_run_that_ended_and_gives_its_epochs_to_the_target_reached_it(state):
+    values = {"learning_rate": 0.1, "global_batch_size": 32, "epochs_to_target": 12}
+    made = convert(PastRun("run", {**values, "state": state}, {}, state.lower())).result
+    assert made.state is TrialState.REACHED
+    assert (made.epochs_to_target, made.epochs) == (12, 12)
+
+
+def test_a_state_that_denies_the_target_goes_before_the_epochs_to_it():
+    values = {"learning_rate": 0.1, "global_batch_size": 32, "epochs_to_target": 12}
+    denied = convert(PastRun("run", {**values, "state": "Censored"}, {}, "censored")).result
+    assert (denied.state, denied.epochs) == (TrialState.CENSORED, 12)
+    by_caller = ImportOptions(states={"finished": "censored"}, train_samples=320)
+    past = PastRun("run", {**values, "state": "finished"}, {}, "finished")
+    assert convert(past, by_caller).result.state is TrialState.CENSORED
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
