@@ -91,9 +91,10 @@ class SkippedRunError(Exception):
 class ImportOptions:
     """Options for reading the names and values of a source.
 
-    ``mapping`` maps the source's names to this project's; ``states`` maps its statuses, in lower case, to trial states
-    or ``skip``. ``axis`` is the unit of the curves' steps. ``train_samples`` is the size of the training set, which
-    converts updates and samples to epochs, and epochs to samples.
+    ``mapping`` maps the source's names to this project's, and goes before a name that is the same in both; ``states``
+    maps its statuses, in lower case, to trial states or ``skip``. ``axis`` is the unit of the curves' steps.
+    ``train_samples`` is the size of the training set, which converts updates and samples to epochs, and epochs to
+    samples.
     """
 
     mapping: Mapping[str, str] = field(default_factory=dict)
@@ -126,11 +127,12 @@ def check_options(
             )
         if name not in theirs:
             raise EvidenceError(f"{name}={own}: no run has {name!r}{nearest_or_all(name, theirs)}")
-        if own in taken:
+        meant = _meant(spec, own)
+        if meant in taken:
             raise EvidenceError(
-                f"{own} can come from one name, but got {taken[own]!r} and {name!r}"
+                f"{own} can come from one name, but got {taken[meant]!r} and {name!r}; map only one of them"
             )
-        taken[own] = name
+        taken[meant] = name
     for status, state in options.states.items():
         if state not in (SKIP, *(str(each) for each in TrialState if each.finished)):
             raise EvidenceError(
@@ -207,21 +209,25 @@ def _described(spec: StudySpec) -> dict[str, OwnSetting]:
 
 
 def _by_our_names(spec: StudySpec, run: PastRun, mapping: Mapping[str, str]) -> _Said:
-    metric = spec.target.metric
-    known = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, metric}
-    explicit = set(mapping.values())
+    known = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
+    explicit = {_meant(spec, own) for own in mapping.values()}
 
     def ours(name: str) -> str | None:
-        own = mapping.get(name)
-        if own is None and name in known and name not in explicit:
-            own = name
-        return METRIC if own == metric else own
+        if name in mapping:
+            return _meant(spec, mapping[name])
+        own = _meant(spec, name)
+        return own if name in known and own not in explicit else None
 
     return _Said(
         run,
         {own: value for name, value in run.values.items() if (own := ours(name)) and _told(value)},
         {own: curve for name, curve in run.curves.items() if (own := ours(name)) and curve},
     )
+
+
+def _meant(spec: StudySpec, own: str) -> str:
+    """Return a name of this project, which is ``metric`` for the name of the target's metric."""
+    return METRIC if own == spec.target.metric else own
 
 
 def _told(value: Any) -> bool:

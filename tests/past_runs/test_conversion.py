@@ -69,6 +69,28 @@ def test_a_curve_of_epochs_goes_before_the_axis():
     assert made.result.epochs_to_target == 0.5
 
 
+@pytest.mark.parametrize("own", ["metric", "top1"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_name_mapped_to_the_metric_goes_before_the_metric_s_own_name(own, first):
+    def beside(mapped, other):
+        pair = {"val_top1": mapped, "top1": other}
+        return pair if first else dict(reversed(pair.items()))
+
+    values = {"learning_rate": 0.1, "global_batch_size": 32}
+    mapping = {"val_top1": own}
+    curves = beside([Reading(10, 0.3), Reading(20, 0.6)], [Reading(10, 0.97), Reading(20, 0.99)])
+    made = convert(PastRun("run", values, curves), mapping=mapping)
+    assert made.result.state is TrialState.CENSORED and made.result.best_metric == 0.6
+    assert [point.metric for point in made.points] == [0.3, 0.6]
+    table = PastRun("run", {**values, "epochs": 2, **beside(0.8, 0.97)})
+    assert convert(table, mapping=mapping).result.final_metric == 0.8
+    # values and curves may have different names
+    apart = PastRun("run", {**values, "top1": 0.99}, {"val_top1": curves["val_top1"]})
+    assert convert(apart, mapping=mapping).result.best_metric == 0.6
+    # without a mapping, the own name is the metric
+    assert convert(PastRun("run", values, curves)).result.state is TrialState.REACHED
+
+
 def test_how_a_run_ended_that_did_not_come_to_the_target():
     assert convert(run([0.5, 0.6])).result.state is TrialState.CENSORED
     assert convert(run([0.5, 0.6])).result.epochs == 2.0
@@ -257,6 +279,11 @@ def test_a_state_that_denies_the_target_goes_before_the_epochs_to_it():
         (ImportOptions(mapping={"lr": "learning_rte"}), "did you mean 'learning_rate'"),
         (ImportOptions(mapping={"learning_rat": "learning_rate"}), "did you mean 'learning_rate'"),
         (ImportOptions(mapping={"top1": "metric", "learning_rate": "metric"}), "from one name"),
+        (
+            ImportOptions(mapping={"learning_rate": "metric", "top1": "top1"}),
+            "map only one of them",
+        ),
+        (ImportOptions(mapping={"learning_rate": "top1", "top1": "metric"}), "from one name"),
         (ImportOptions(states={"finished": "done"}), "'done'"),
         (ImportOptions(), "--train-samples"),
     ],
