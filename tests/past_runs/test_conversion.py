@@ -170,7 +170,7 @@ def test_a_run_of_a_growing_study_keeps_its_sizes_and_ends_with_its_own_length()
         imported(longer)
     with pytest.raises(SkippedRunError, match="does not give width and training_samples"):
         imported(run(curve))
-    with pytest.raises(SkippedRunError, match="width must be a whole number of at least 1"):
+    with pytest.raises(SkippedRunError, match="width must be a whole number from 1 to 2147483647"):
         imported(run(curve, width=0, training_samples=640))
 
 
@@ -188,7 +188,58 @@ def test_runs_that_do_not_compare_are_left_out():
     assert "batch size" in why(PastRun("run", {"learning_rate": 0.1}))
     assert "learning_rate must be a number" in why(run([0.97], lr="fast"))
     assert "learning_rate must" in why(run([0.97], lr="-1"))
+    assert "asynchronous_workers must be a whole" in why(run([0.97], asynchronous_workers="1e23"))
     assert "whole number" in why(run([0.97], seed="1.5"))
+
+
+OWN = STUDY.replace("  momentum: 0.9", "  momentum: 0.9\n  k: {int_uniform: [1, 5], role: shared}").replace(
+    "workload: resnet\ndata: {source: digits}",
+    "workload: program\nprogram:\n  command: [train, '{learning_rate}', '{global_batch_size}', '{seed}', "
+    "'{epochs}', '{k}']\n  train_samples: 320\n  report: {metrics: {top1: true}}",
+)  # fmt: skip
+HUGE = [2**63, str(2**64 - 1), "1e23", "1e400", 10**400, "9" * 5000]
+
+
+@pytest.mark.parametrize("huge", HUGE, ids=range(len(HUGE)))
+def test_whole_numbers_that_cannot_be_stored_leave_the_run_out(huge):
+    study = parse_study(OWN)
+
+    def reason(**values):
+        said = {"learning_rate": 0.1, "k": 3, "epochs_to_target": 5, **values}
+        past = PastRun("run", said)
+        with pytest.raises(SkippedRunError) as error:
+            trial_of_past_run(study, past, ImportOptions(), lambda new: 7)
+        assert len(str(error.value)) < 200
+        return str(error.value)
+
+    for name in ("seed", "k", "global_batch_size"):
+        found = reason(**{"global_batch_size": 32, name: huge})
+        assert f"its {name} must be" in found and repr(huge)[:9] in found
+    parts = {"local_batch_size": 2, "workers": 2, "accumulation": 2}
+    for name in parts:
+        assert f"its {name} must be" in reason(**{**parts, name: huge})
+    assert "epochs_to_target" in reason(global_batch_size=32, epochs_to_target=huge)
+    assert "seconds" in reason(global_batch_size=32, seconds=huge)
+
+
+def test_the_largest_seeds_are_kept_exactly():
+    for seed in (2**53 + 1, 2**63 - 1):
+        assert convert(run([0.97], seed=seed)).new.seed == seed
+        assert convert(run([0.97], seed=str(seed))).new.seed == seed
+    assert convert(run([0.97], seed="3.0")).new.seed == 3
+
+
+def test_a_metric_or_loss_beyond_the_largest_float_is_diverged():
+    values = {"learning_rate": 0.1, "global_batch_size": 32, "epochs": 3}
+    for lost in ({"top1": 10**400}, {"top1": 0.5, "loss": 10**400}):
+        assert convert(PastRun("run", {**values, **lost})).result.state is TrialState.DIVERGED
+
+
+@pytest.mark.parametrize("step", [1e300, 1e308])
+def test_a_step_beyond_every_training_leaves_the_run_out(step):
+    past = PastRun("run", run([]).values, {"top1": [Reading(step, 0.5)]})
+    options = ImportOptions(axis="epochs", train_samples=320)
+    assert "samples must be at most" in why(past, options=options)
 
 
 def test_texts_are_read_as_the_setting_asks():
@@ -220,6 +271,7 @@ def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mappe
     for values, said in (
         ({"cooldown_share": 0.2}, "cooldown_share is 0.2, but the study fixes 0.3"),
         ({"muon_iterations": 4}, "muon_iterations is 4, but the study's trials have 5"),
+        ({"muon_iterations": 1e23}, "muon_iterations must be a whole number from"),
         ({"muon_nesterov": "no"}, "muon_nesterov must be true or false, but got 'no'"),
         ({"muon_rate_scaling": "rsm"}, "muon_rate_scaling must be one of rms, shape"),
         ({"muon_rest_rate": "fast"}, "muon_rest_rate must be a number, but got 'fast'"),
