@@ -31,6 +31,7 @@ from hpo.extrapolation.prospects import (
 from hpo.extrapolation.raced import RaceEvidence, settings_after_race
 from hpo.extrapolation.recommend import constraint_outlooks, recommend
 from hpo.extrapolation.trust import Trust, judge_forecast, law_disagreement, scaling_regime
+from storage.figures import MOST_WHOLE
 from trainers.job import Question
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Forecast",
     "Interval",
     "band_at_sizes",
+    "check_batch_size",
     "epochs_band",
     "forecast",
     "setting_band",
@@ -169,7 +171,7 @@ def forecast(
     the median. ``past`` forecasts with their outcomes widen or narrow the interval. ``race`` holds the runs in the
     posterior's evidence that compared a few settings at this batch size, or ``searched`` for settings there. If
     ``kept`` predicts that the settings would violate a constraint of the study, they are not recommended, and the
-    reason says so.
+    reason says so. Raises :class:`EvidenceError` for a batch size below 1 or above 2^31 - 1.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -388,7 +390,15 @@ def _band(batches: Sequence[float] | Array, intervals: Sequence[Interval]) -> Ba
     return Band(np.asarray(batches, dtype=float), *ends)
 
 
+def check_batch_size(batch: float) -> None:
+    """Raise :class:`EvidenceError` unless a forecast can be made at this global batch size."""
+    if not 1 <= batch <= MOST_WHOLE:
+        raise EvidenceError(
+            f"global_batch_size must be a number from 1 to {MOST_WHOLE}, the largest batch size that a study or a "
+            f"table may have, but got {batch}"
+        )
+
+
 def _log_batch(batch: float) -> float:
-    if not (np.isfinite(batch) and batch > 0):
-        raise EvidenceError(f"global_batch_size must be a finite number above 0, but got {batch}")
+    check_batch_size(batch)
     return float(np.log(batch))

@@ -13,6 +13,9 @@ ends before the target                     ``censored`` if the run's own status 
                                            the status is pruned; otherwise left out, unless the caller maps the status
                                            to a state
 ========================================== ====================================================================
+
+A run without a curve reached the target if it gives ``epochs_to_target``, unless its ``state`` says that it ended
+otherwise; a state such as finished says only that it ended.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from search_spaces.settings import (
 )
 from search_spaces.techniques import own_settings_of
 from storage.errors import InvalidRecord
-from storage.figures import MOST_WHOLE, fault_of_points
+from storage.figures import MOST_SAMPLES, MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 from trainers.job import LENGTH
 from trainers.report import BUDGET_TOLERANCE
@@ -66,11 +69,10 @@ RESULT_NAMES = (
     "seconds",
     "state",
 )
+ENDED = ("finished", "complete", "completed", "")
+"""The statuses that say only that a run ended by itself, not whether it reached the target."""
 STATES = {
-    "finished": TrialState.CENSORED,
-    "complete": TrialState.CENSORED,
-    "completed": TrialState.CENSORED,
-    "": TrialState.CENSORED,
+    **dict.fromkeys(ENDED, TrialState.CENSORED),
     "pruned": TrialState.PRUNED,
     **{str(state): state for state in TrialState if state.finished},
 }
@@ -79,6 +81,8 @@ STATES = {
 Runs that ``failed`` are left out, because a crash says nothing about the settings of the run.
 """
 SKIP = "skip"
+LEAST_STORED, MOST_STORED = -(2**63), 2**63 - 1
+"""The whole numbers that a setting may have, and a seed from 0: those of a 64-bit column."""
 
 
 class SkippedRunError(Exception):
@@ -89,9 +93,10 @@ class SkippedRunError(Exception):
 class ImportOptions:
     """Options for reading the names and values of a source.
 
-    ``mapping`` maps the source's names to this project's; ``states`` maps its statuses, in lower case, to trial states
-    or ``skip``. ``axis`` is the unit of the curves' steps. ``train_samples`` is the size of the training set, which
-    converts updates and samples to epochs, and epochs to samples.
+    ``mapping`` maps the source's names to this project's, and goes before a name that is the same in both; ``states``
+    maps its statuses, in lower case, to trial states or ``skip``. ``axis`` is the unit of the curves' steps.
+    ``train_samples`` is the size of the training set, which converts updates and samples to epochs, and epochs to
+    samples.
     """
 
     mapping: Mapping[str, str] = field(default_factory=dict)
@@ -124,11 +129,12 @@ def check_options(
             )
         if name not in theirs:
             raise EvidenceError(f"{name}={own}: no run has {name!r}{nearest_or_all(name, theirs)}")
-        if own in taken:
+        meant = _meant(spec, own)
+        if meant in taken:
             raise EvidenceError(
-                f"{own} can come from one name, but got {taken[own]!r} and {name!r}"
+                f"{own} can come from one name, but got {taken[meant]!r} and {name!r}; map only one of them"
             )
-        taken[own] = name
+        taken[meant] = name
     for status, state in options.states.items():
         if state not in (SKIP, *(str(each) for each in TrialState if each.finished)):
             raise EvidenceError(
@@ -205,21 +211,25 @@ def _described(spec: StudySpec) -> dict[str, OwnSetting]:
 
 
 def _by_our_names(spec: StudySpec, run: PastRun, mapping: Mapping[str, str]) -> _Said:
-    metric = spec.target.metric
-    known = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, metric}
-    explicit = set(mapping.values())
+    known = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
+    explicit = {_meant(spec, own) for own in mapping.values()}
 
     def ours(name: str) -> str | None:
-        own = mapping.get(name)
-        if own is None and name in known and name not in explicit:
-            own = name
-        return METRIC if own == metric else own
+        if name in mapping:
+            return _meant(spec, mapping[name])
+        own = _meant(spec, name)
+        return own if name in known and own not in explicit else None
 
     return _Said(
         run,
         {own: value for name, value in run.values.items() if (own := ours(name)) and _told(value)},
         {own: curve for name, curve in run.curves.items() if (own := ours(name)) and curve},
     )
+
+
+def _meant(spec: StudySpec, own: str) -> str:
+    """Return a name of this project, which is ``metric`` for the name of the target's metric."""
+    return METRIC if own == spec.target.metric else own
 
 
 def _told(value: Any) -> bool:
@@ -235,10 +245,12 @@ def _batch_size(values: Mapping[str, Any]) -> int:
 
 def _told_batch_size(values: Mapping[str, Any]) -> int:
     if "global_batch_size" in values:
-        return _whole(values, "global_batch_size", least=1)
+        return _whole(values, "global_batch_size", least=1, most=MOST_WHOLE)
     if "local_batch_size" in values:
         return math.prod(
-            _whole(values, name, least=1) for name in BATCH_NAMES[1:] if name in values
+            _whole(values, name, least=1, most=MOST_WHOLE)
+            for name in BATCH_NAMES[1:]
+            if name in values
         )
     raise SkippedRunError(
         "it does not give its batch size: map a name to global_batch_size, or to "
@@ -290,11 +302,7 @@ def _sizes(spec: StudySpec, values: Mapping[str, Any]) -> dict[str, int]:
             f"it does not give {' and '.join(missing)}, which the study's ladder varies: map a name to each"
             + (f" ({LENGTH} is the length of a run, in samples)" if LENGTH in missing else "")
         )
-    found = {name: _whole(values, name, least=1) for name in sizes}
-    for name, size in found.items():
-        if size > MOST_WHOLE:
-            raise SkippedRunError(f"its {name} must be at most {MOST_WHOLE}, but is {size:g}")
-    return found
+    return {name: _whole(values, name, least=1, most=MOST_WHOLE) for name in sizes}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -308,8 +316,7 @@ def _setting(name: str, value: Any) -> Any:
     default = default_of(name)
     found = value
     if range_of(name) is not None:
-        found = _number(name, value)
-        found = round(found) if is_whole(name) and found == round(found) else found
+        found = _in_a_range(name, value, whole=is_whole(name))
     elif isinstance(value, str):
         text = value.strip()
         if text.lower() in ("true", "false"):
@@ -336,8 +343,7 @@ def _described_setting(name: str, setting: OwnSetting, value: Any) -> Any:
     """Return the value of a setting that is specific to an optimizer or schedule."""
     found = value
     if setting.range is not None:
-        found = _number(name, value)
-        found = round(found) if setting.whole and found == round(found) else found
+        found = _in_a_range(name, value, whole=setting.whole)
     elif isinstance(value, str):
         text = value.strip().lower()
         found = text if setting.choices else {"true": True, "false": False}.get(text, text)
@@ -359,7 +365,7 @@ def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
             )
         return choices[str(value).lower()]
     if isinstance(domain, Int):
-        return _whole({name: value}, name, least=-(2**63))
+        return _whole({name: value}, name, least=LEAST_STORED)
     if isinstance(domain, Float) or _is_number(fixed):
         return _number(name, value)
     return fixed if str(value).lower() == str(fixed).lower() else value
@@ -374,18 +380,42 @@ def _number(name: str, value: Any) -> float:
         found = float(value)
     except (TypeError, ValueError):
         raise SkippedRunError(f"its {name} must be a number, but got {value!r}") from None
+    except OverflowError:  # a whole number beyond the largest float
+        found = math.inf
     if not math.isfinite(found):
-        raise SkippedRunError(f"its {name} must be finite, but got {value!r}")
+        raise SkippedRunError(f"its {name} must be finite, but got {_cut(value)}")
     return found
 
 
-def _whole(values: Mapping[str, Any], name: str, least: int = 0) -> int:
-    found = _number(name, values[name])
-    if found != round(found) or found < least:
+def _in_a_range(name: str, value: Any, *, whole: bool) -> float:
+    """Return the value of a setting that has a range, as a whole number if the setting takes only those."""
+    found = _number(name, value)
+    if whole and found == round(found):
+        return _whole({name: value}, name, least=LEAST_STORED)
+    return found
+
+
+def _whole(values: Mapping[str, Any], name: str, *, least: int = 0, most: int = MOST_STORED) -> int:
+    found = _exactly(name, values[name])
+    if found != round(found) or not least <= found <= most:
         raise SkippedRunError(
-            f"its {name} must be a whole number of at least {least}, but got {values[name]!r}"
+            f"its {name} must be a whole number from {least} to {most}, but got {_cut(values[name])}"
         )
     return round(found)
+
+
+def _exactly(name: str, value: Any) -> float:
+    """Return a number, which is exact if it is written as a whole number: a float has 53 bits, some seeds have 64."""
+    try:
+        return int(value) if isinstance(value, str | int) else _number(name, value)
+    except ValueError:  # not written as a whole number
+        return _number(name, value)
+
+
+def _cut(value: Any) -> str:
+    """Return a value as it stands in the source, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _points(said: _Said, batch: int, options: ImportOptions) -> list[ConvergencePoint]:
@@ -398,10 +428,16 @@ def _points(said: _Said, batch: int, options: ImportOptions) -> list[Convergence
         epochs = epochs_at(reading.step)
         if epochs <= 0 or not math.isfinite(epochs):
             continue  # an evaluation before training started
-        step = max(1, round(epochs * samples / batch))
+        trained = epochs * samples
+        if not trained <= MOST_SAMPLES:
+            raise SkippedRunError(
+                f"its curve is not a valid training curve: samples must be at most {MOST_SAMPLES}, but got "
+                f"{trained:g} at step {reading.step:g}; does --axis name the unit of its steps?"
+            )
+        step = max(1, round(trained / batch))
         points[step] = ConvergencePoint(
             step=step,
-            samples=round(epochs * samples),
+            samples=round(trained),
             epochs=epochs,
             seconds=max(0.0, float(reading.seconds or 0.0)),
             train_loss=others["train_loss"].get(reading.step, math.nan),
@@ -528,7 +564,7 @@ def _end_of_values(
         if reached <= 0:
             raise SkippedRunError(f"its epochs_to_target must be above 0, but got {reached:g}")
         if state is TrialState.REACHED or (
-            state is TrialState.CENSORED and not values.get("state")
+            state is TrialState.CENSORED and not _says_censored(values, options)
         ):
             return made(
                 state=TrialState.REACHED, epochs_to_target=reached, epochs=epochs or reached
@@ -565,6 +601,8 @@ def _metric(values: Mapping[str, Any]) -> float | None:
         return None
     try:
         return float(values[METRIC])  # a diverged run ends with NaN
+    except OverflowError:  # a whole number beyond the largest float
+        return math.inf
     except (TypeError, ValueError):
         raise SkippedRunError(f"its metric must be a number, but got {values[METRIC]!r}") from None
 
@@ -573,12 +611,14 @@ def _is_lost(value: Any) -> bool:
     """Return whether a final loss is a number that is not finite; a name, such as that of a loss function, is not."""
     try:
         return not math.isfinite(float(value))
+    except OverflowError:  # a whole number beyond the largest float
+        return True
     except (TypeError, ValueError):
         return False
 
 
 def _state(said: _Said, options: ImportOptions, default: TrialState | None = None) -> TrialState:
-    status = str(said.values.get("state", said.run.status)).strip().lower()
+    status = _status(said.values.get("state", said.run.status))
     told = options.states.get(status)
     state = (
         TrialState(told)
@@ -593,6 +633,16 @@ def _state(said: _Said, options: ImportOptions, default: TrialState | None = Non
             + ("" if told == SKIP else f"; --state {status}=censored uses its curve up to then")
         )
     return state
+
+
+def _says_censored(values: Mapping[str, Any], options: ImportOptions) -> bool:
+    """Return whether a censored run's own ``state`` denies that it reached the target, by its word or the caller's."""
+    state = _status(values.get("state", ""))
+    return state not in ENDED or state in options.states
+
+
+def _status(text: Any) -> str:
+    return str(text).strip().lower()
 
 
 def reason_of_past_run(run: PastRun) -> str:

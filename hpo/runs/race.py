@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
+from hpo.extrapolation.forecast import check_batch_size
 from hpo.runs import repository
 from hpo.runs.formatting import format_number
 from hpo.runs.lease import HeldLease, take_lease
@@ -166,6 +167,7 @@ def race(
         if full
         else 0
     )
+    check_batch_size(batch)
     plan = plan_race(result, batch, samples, forced=True)
     if plan.course is None:
         raise EvidenceError(plan.message)

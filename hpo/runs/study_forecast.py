@@ -19,7 +19,7 @@ from hpo.extrapolation.evidence.stored import (
     trials_counted_once,
     tuned_settings_of_space,
 )
-from hpo.extrapolation.forecast import Forecast
+from hpo.extrapolation.forecast import Forecast, check_batch_size
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.kept import KeptConstraints, fit_constraints
 from hpo.extrapolation.inference.posterior import Posterior, fit
@@ -75,10 +75,9 @@ def forecast(
     epochs; ``budgets`` and earlier forecasts then do not apply.
 
     Raises :class:`EvidenceError` if no trial of the study reached the target or trained to the end of the budget, and
-    for a batch size below 1.
+    for a batch size below 1 or above 2^31 - 1.
     """
-    if global_batch_size < 1:
-        raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
+    check_batch_size(global_batch_size)
     question = result.spec.question
     best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:

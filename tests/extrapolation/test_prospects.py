@@ -13,7 +13,7 @@ from hpo.extrapolation.evidence.evidence import (
     TrainingObservation,
 )
 from hpo.extrapolation.evidence.stored import noise_scales, samples_per_epoch
-from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.forecast import epochs_band, forecast
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws import laws
 from hpo.extrapolation.laws.response import LOST_BY_CHANCE
@@ -52,6 +52,15 @@ def test_a_budget_must_be_positive(fitted):
         EvidenceError, match="budget of epochs must be a finite number above 0, but got 0"
     ):
         forecast(fitted, 256, budgets=[0.0])
+
+
+@pytest.mark.parametrize("batch", [0, -1, float("nan"), 2**31, 2**64, 10**26, 10**400])
+def test_a_batch_size_that_no_study_may_have_is_refused(fitted, batch):
+    for made in (forecast, lambda posterior, each: epochs_band(posterior, [each])):
+        with pytest.raises(
+            EvidenceError, match="global_batch_size must be a number from 1 to 2147483647"
+        ):
+            made(fitted, batch)
 
 
 def test_a_wrong_rate_costs_about_what_it_does_in_truth(ahead):

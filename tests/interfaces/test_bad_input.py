@@ -133,6 +133,15 @@ def test_a_batch_size_that_is_none(tmp_path):
     assert "--at" in refused("extrapolate", tmp_path / "table.csv")
 
 
+@pytest.mark.parametrize("batch", [2**31, 2**64, 10**26, 10**400])
+@pytest.mark.parametrize("command", [("extrapolate", "table.csv"), ("forecast", "nothing")])
+def test_a_batch_size_beyond_every_study(tmp_path, monkeypatch, command, batch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.csv").write_text(TABLE)
+    message = refused(*command, "--at", batch)
+    assert f"{batch} is not in the range 1<=x<=2147483647" in message and "--at" in message
+
+
 @pytest.mark.parametrize(
     "command",
     [

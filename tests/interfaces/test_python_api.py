@@ -76,9 +76,11 @@ def test_the_same_evidence_is_fitted_once(study, monkeypatch):
     study_forecast._fitted.cache_clear()
 
 
-def test_a_batch_size_below_one_is_refused(study):
-    with pytest.raises(EvidenceError, match="at least 1, but got 0"):
-        hpo.forecast(study.result, 0)
+@pytest.mark.parametrize("batch", [0, 2**31, 2**64, 10**26])
+def test_a_batch_size_that_no_study_may_have_is_refused(study, batch):
+    for made in (hpo.forecast, hpo.race):
+        with pytest.raises(EvidenceError, match=f"from 1 to 2147483647, .* but got {batch}"):
+            made(study.result, batch)
 
 
 def test_a_plan_carries_the_forecast_and_splits_the_batch(study):

@@ -69,6 +69,28 @@ def test_a_curve_of_epochs_goes_before_the_axis():
     assert made.result.epochs_to_target == 0.5
 
 
+@pytest.mark.parametrize("own", ["metric", "top1"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_name_mapped_to_the_metric_goes_before_the_metric_s_own_name(own, first):
+    def beside(mapped, other):
+        pair = {"val_top1": mapped, "top1": other}
+        return pair if first else dict(reversed(pair.items()))
+
+    values = {"learning_rate": 0.1, "global_batch_size": 32}
+    mapping = {"val_top1": own}
+    curves = beside([Reading(10, 0.3), Reading(20, 0.6)], [Reading(10, 0.97), Reading(20, 0.99)])
+    made = convert(PastRun("run", values, curves), mapping=mapping)
+    assert made.result.state is TrialState.CENSORED and made.result.best_metric == 0.6
+    assert [point.metric for point in made.points] == [0.3, 0.6]
+    table = PastRun("run", {**values, "epochs": 2, **beside(0.8, 0.97)})
+    assert convert(table, mapping=mapping).result.final_metric == 0.8
+    # values and curves may have different names
+    apart = PastRun("run", {**values, "top1": 0.99}, {"val_top1": curves["val_top1"]})
+    assert convert(apart, mapping=mapping).result.best_metric == 0.6
+    # without a mapping, the own name is the metric
+    assert convert(PastRun("run", values, curves)).result.state is TrialState.REACHED
+
+
 def test_how_a_run_ended_that_did_not_come_to_the_target():
     assert convert(run([0.5, 0.6])).result.state is TrialState.CENSORED
     assert convert(run([0.5, 0.6])).result.epochs == 2.0
@@ -148,7 +170,7 @@ def test_a_run_of_a_growing_study_keeps_its_sizes_and_ends_with_its_own_length()
         imported(longer)
     with pytest.raises(SkippedRunError, match="does not give width and training_samples"):
         imported(run(curve))
-    with pytest.raises(SkippedRunError, match="width must be a whole number of at least 1"):
+    with pytest.raises(SkippedRunError, match="width must be a whole number from 1 to 2147483647"):
         imported(run(curve, width=0, training_samples=640))
 
 
@@ -166,7 +188,58 @@ def test_runs_that_do_not_compare_are_left_out():
     assert "batch size" in why(PastRun("run", {"learning_rate": 0.1}))
     assert "learning_rate must be a number" in why(run([0.97], lr="fast"))
     assert "learning_rate must" in why(run([0.97], lr="-1"))
+    assert "asynchronous_workers must be a whole" in why(run([0.97], asynchronous_workers="1e23"))
     assert "whole number" in why(run([0.97], seed="1.5"))
+
+
+OWN = STUDY.replace("  momentum: 0.9", "  momentum: 0.9\n  k: {int_uniform: [1, 5], role: shared}").replace(
+    "workload: resnet\ndata: {source: digits}",
+    "workload: program\nprogram:\n  command: [train, '{learning_rate}', '{global_batch_size}', '{seed}', "
+    "'{epochs}', '{k}']\n  train_samples: 320\n  report: {metrics: {top1: true}}",
+)  # fmt: skip
+HUGE = [2**63, str(2**64 - 1), "1e23", "1e400", 10**400, "9" * 5000]
+
+
+@pytest.mark.parametrize("huge", HUGE, ids=range(len(HUGE)))
+def test_whole_numbers_that_cannot_be_stored_leave_the_run_out(huge):
+    study = parse_study(OWN)
+
+    def reason(**values):
+        said = {"learning_rate": 0.1, "k": 3, "epochs_to_target": 5, **values}
+        past = PastRun("run", said)
+        with pytest.raises(SkippedRunError) as error:
+            trial_of_past_run(study, past, ImportOptions(), lambda new: 7)
+        assert len(str(error.value)) < 200
+        return str(error.value)
+
+    for name in ("seed", "k", "global_batch_size"):
+        found = reason(**{"global_batch_size": 32, name: huge})
+        assert f"its {name} must be" in found and repr(huge)[:9] in found
+    parts = {"local_batch_size": 2, "workers": 2, "accumulation": 2}
+    for name in parts:
+        assert f"its {name} must be" in reason(**{**parts, name: huge})
+    assert "epochs_to_target" in reason(global_batch_size=32, epochs_to_target=huge)
+    assert "seconds" in reason(global_batch_size=32, seconds=huge)
+
+
+def test_the_largest_seeds_are_kept_exactly():
+    for seed in (2**53 + 1, 2**63 - 1):
+        assert convert(run([0.97], seed=seed)).new.seed == seed
+        assert convert(run([0.97], seed=str(seed))).new.seed == seed
+    assert convert(run([0.97], seed="3.0")).new.seed == 3
+
+
+def test_a_metric_or_loss_beyond_the_largest_float_is_diverged():
+    values = {"learning_rate": 0.1, "global_batch_size": 32, "epochs": 3}
+    for lost in ({"top1": 10**400}, {"top1": 0.5, "loss": 10**400}):
+        assert convert(PastRun("run", {**values, **lost})).result.state is TrialState.DIVERGED
+
+
+@pytest.mark.parametrize("step", [1e300, 1e308])
+def test_a_step_beyond_every_training_leaves_the_run_out(step):
+    past = PastRun("run", run([]).values, {"top1": [Reading(step, 0.5)]})
+    options = ImportOptions(axis="epochs", train_samples=320)
+    assert "samples must be at most" in why(past, options=options)
 
 
 def test_texts_are_read_as_the_setting_asks():
@@ -198,6 +271,7 @@ def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mappe
     for values, said in (
         ({"cooldown_share": 0.2}, "cooldown_share is 0.2, but the study fixes 0.3"),
         ({"muon_iterations": 4}, "muon_iterations is 4, but the study's trials have 5"),
+        ({"muon_iterations": 1e23}, "muon_iterations must be a whole number from"),
         ({"muon_nesterov": "no"}, "muon_nesterov must be true or false, but got 'no'"),
         ({"muon_rate_scaling": "rsm"}, "muon_rate_scaling must be one of rms, shape"),
         ({"muon_rest_rate": "fast"}, "muon_rest_rate must be a number, but got 'fast'"),
@@ -234,12 +308,34 @@ def test_without_a_curve_nothing_is_guessed():
     assert "above 0" in why(of(epochs_to_target=0))
 
 
+@pytest.mark.parametrize("state", ["finished", "Finished", "completed", " COMPLETE ", ""])
+def test_a_run_that_ended_and_gives_its_epochs_to_the_target_reached_it(state):
+    values = {"learning_rate": 0.1, "global_batch_size": 32, "epochs_to_target": 12}
+    made = convert(PastRun("run", {**values, "state": state}, {}, state.lower())).result
+    assert made.state is TrialState.REACHED
+    assert (made.epochs_to_target, made.epochs) == (12, 12)
+
+
+def test_a_state_that_denies_the_target_goes_before_the_epochs_to_it():
+    values = {"learning_rate": 0.1, "global_batch_size": 32, "epochs_to_target": 12}
+    denied = convert(PastRun("run", {**values, "state": "Censored"}, {}, "censored")).result
+    assert (denied.state, denied.epochs) == (TrialState.CENSORED, 12)
+    by_caller = ImportOptions(states={"finished": "censored"}, train_samples=320)
+    past = PastRun("run", {**values, "state": "finished"}, {}, "finished")
+    assert convert(past, by_caller).result.state is TrialState.CENSORED
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (ImportOptions(mapping={"lr": "learning_rte"}), "did you mean 'learning_rate'"),
         (ImportOptions(mapping={"learning_rat": "learning_rate"}), "did you mean 'learning_rate'"),
         (ImportOptions(mapping={"top1": "metric", "learning_rate": "metric"}), "from one name"),
+        (
+            ImportOptions(mapping={"learning_rate": "metric", "top1": "top1"}),
+            "map only one of them",
+        ),
+        (ImportOptions(mapping={"learning_rate": "top1", "top1": "metric"}), "from one name"),
         (ImportOptions(states={"finished": "done"}), "'done'"),
         (ImportOptions(), "--train-samples"),
     ],

@@ -122,6 +122,17 @@ def test_runs_of_which_none_compares_are_an_error_with_the_commonest_reasons(sto
         import_runs(store, study, spec(), [], OPTIONS)
 
 
+def test_a_seed_that_cannot_be_stored_leaves_only_its_run_out(store):
+    study = enter_study(store, spec())
+    runs = [run([0.97], label="a", seed=1), run([0.97], label="b", seed=2**64 - 1)]
+    done = import_runs(store, study, spec(), runs, ImportOptions(train_samples=320))
+    assert done.trials == 1
+    ((label, reason),) = done.skipped
+    assert (
+        label == "b" and "its seed must be a whole number from 0 to 9223372036854775807" in reason
+    )
+
+
 def call(*arguments):
     return CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
 

@@ -46,7 +46,7 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     "--at",
     "batches",
     metavar="B",
-    type=click.IntRange(min=1),
+    type=options.FORECAST_BATCH,
     multiple=True,
     required=True,
     help="Global batch size to forecast for; may be repeated.",

@@ -12,6 +12,7 @@ import click
 
 from hpo.planning.request import PlanRequest
 from search_spaces.plugins import PluginError, PluginRegistry
+from storage.figures import MOST_WHOLE
 from trainers.distributed.device import COMPILE_VARIABLE, DEVICE_VARIABLE, DEVICES
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class _BatchOrBest(click.ParamType):  # type: ignore[type-arg]  # no click befor
 
 
 BATCH_OR_BEST = _BatchOrBest()
+FORECAST_BATCH = click.IntRange(min=1, max=MOST_WHOLE)
+"""A global batch size to forecast for, with the bounds of :func:`hpo.forecast`."""
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument

@@ -378,7 +378,7 @@ def _log(path: Path, number: int) -> str:
     "--at",
     "batches",
     metavar="B",
-    type=click.IntRange(min=1),
+    type=options.FORECAST_BATCH,
     multiple=True,
     help="Global batch size; may be repeated. Default: the study's full-scale batch size.",
 )
