@@ -117,7 +117,7 @@ def forecast(
         numbers.reason,
         _left_out(result, global_batch_size),
         "" if ramp is None else str(ramp),
-        _advice(result, numbers),
+        _advice(result, numbers, posterior),
     )
     numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, said)))
     return StudyForecast(
@@ -169,25 +169,48 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
     )
 
 
-def _advice(result: StudyResult, numbers: Forecast) -> str:
-    """Return the change that would raise a low trust the most; "" if trust is not low or there was a race."""
+def _advice(result: StudyResult, numbers: Forecast, posterior: Posterior) -> str:
+    """Return the change that would raise a low trust the most; "" if trust is not low, or a race was made or would be
+    of no use: it has nothing to race, or the settings that it would race violate a constraint.
+    """
+    from hpo.tuning.generation.race import raced_run_epochs
+
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
     if (
         numbers.trust != "low"
         or numbers.raced is not None
+        or any(trial.global_batch_size == batch for trial in result.raced)  # none of them counted
         or numbers.best is not None
+        or not numbers.recommended
         or (batch in result.spec.ladder and not result.spec.sizes)
         or not result.train_samples
     ):
         return ""
-    most = RACE_TRAININGS * numbers.epochs_to_target.median
-    if result.race_samples:
-        most = min(most, result.race_samples / result.train_samples)
+    one = raced_run_epochs(posterior, batch)
+    if one is None:
+        return ""
     rate = worker_throughput(here, result.train_samples, result.spec)
-    time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
-    taken = f"{math.ceil(most)} epochs{time}"
-    return f"A race at {batch} (hpo forecast --race) would take {taken} and raise the trust most."
+
+    def price(epochs: float) -> str:
+        time = f", about {_duration(epochs * result.train_samples / rate)} here" if rate else ""
+        return f"{math.ceil(epochs)} epochs{time}"
+
+    whole, most = RACE_TRAININGS * one, result.race_samples / result.train_samples
+    if most < 2 * one:
+        return (
+            f"A race at {batch} would raise the trust most, but its budget of {result.race_samples:,} samples is too "
+            f"small for two training runs of {one:.3g} epochs: set budget.race to "
+            f"{_rounded_up(whole * result.train_samples):,} samples ({price(whole)}), continue the study with hpo run, "
+            f"and use hpo forecast --race."
+        )
+    return f"A race at {batch} (hpo forecast --race) would take {price(min(whole, most))} and raise the trust most."
+
+
+def _rounded_up(samples: float) -> int:
+    """Round up to two significant digits."""
+    unit = int(10 ** max(math.floor(math.log10(samples)) - 1, 0))
+    return math.ceil(samples / unit) * unit
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
