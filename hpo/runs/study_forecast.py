@@ -25,7 +25,12 @@ from hpo.extrapolation.inference.kept import KeptConstraints, fit_constraints
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.raced import whole_race_trainings
 from hpo.runs.fits import fit_fingerprint
-from hpo.runs.losses import constraints_words, lost_trials_advice, outcome_words
+from hpo.runs.losses import (
+    constraints_words,
+    lost_trials_advice,
+    metric_range_advice,
+    outcome_words,
+)
 from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
@@ -82,11 +87,7 @@ def forecast(
     question = result.spec.question
     best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:
-        raise EvidenceError(
-            f"no trial of study {result.study.name!r} "
-            f"{outcome_words(question)}{constraints_words(result.trials, question)}, so there are no settings to "
-            f"start from; {lost_trials_advice(question)}"
-        )
+        raise _nothing_to_start_from(result)
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
 
@@ -131,6 +132,15 @@ def forecast(
         ramp=ramp,
         posterior=posterior,
         source=dataclasses.replace(result, forecast=None),
+    )
+
+
+def _nothing_to_start_from(result: StudyResult) -> EvidenceError:
+    question, trials = result.spec.question, result.trials
+    return EvidenceError(
+        f"no trial of study {result.study.name!r} {outcome_words(question, trials)}"
+        f"{constraints_words(trials, question)}, so there are no settings to start from; "
+        f"{lost_trials_advice(question, trials)}"
     )
 
 
@@ -270,7 +280,12 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
 
     Outcomes at ``batches`` (default: the study's full-scale batch size) are left out, because a forecast is compared
     with them. The process caches its last few fits, so that the same evidence is not fitted twice.
+
+    Raises :class:`EvidenceError` if the metric of every trial is outside of the range that can be forecast.
     """
+    question = result.spec.question
+    if metric_range_advice(result.trials, question) and not result.answered:
+        raise _nothing_to_start_from(result)
     evidence = evidence_of_study(result, batches)
     return _fitted(_Fingerprinted(fit_fingerprint(evidence), evidence))
 
