@@ -200,6 +200,25 @@ class Question:
         share = max(value, LEAST_SHORTFALL) if value < 1 else 1 - LEAST_SHORTFALL
         return (1 - share) / share if value <= 1 else None
 
+    @property
+    def metric_range(self) -> str:
+        """The values of the metric that have a shortfall, in words: ``between 0 and 1`` or ``at least 0``."""
+        return "between 0 and 1" if self.target.higher_is_better else "at least 0"
+
+    def metric_fault(self, value: float | None) -> str:
+        """Return why a value of the metric has no shortfall, and the way out; "" if it has one or is not a number."""
+        if value is None or not math.isfinite(value) or self.shortfall(value) is not None:
+            return ""
+        way_out = (
+            "report shares instead of per cent, such as 0.759 for 75.9 %"
+            if self.target.higher_is_better
+            else "report a loss or an error of at least 0"
+        )
+        return (
+            f"{self.target.metric} was {value:.4g}, but a best metric can be forecast only if its values are "
+            f"{self.metric_range}: {way_out}"
+        )
+
     def told(self, need: float) -> float:
         """Convert a value of :meth:`need` to the question's own unit: epochs, or the metric."""
         return 1 / (1 + need) if self.fixed and self.target.higher_is_better else need

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from hpo.ask_and_tell.ending import outcome_of
 from hpo.ask_and_tell.messages import QUEUED, Asked, ReportVerdict
 from hpo.errors import FigureError, TrialLostError, TuningError
+from hpo.runs.losses import metric_range_advice, outcome_words
 from hpo.runs.repository import stored_spec
 from hpo.study.restart_limits import LOST_HOLDERS
 from hpo.study.samplers import SAMPLERS
@@ -227,7 +228,9 @@ class AskTellStudy:
                 [each for each in curve if is_within_budget(each, budget)], self._spec.target
             )
             best = math.nan if within is None else within.best_metric
-            found = dataclasses.replace(found, best_metric=best)
+            fault = self._spec.question.metric_fault(best) if found.state == "censored" else ""
+            reason = "; ".join(filter(None, (found.reason, fault)))
+            found = dataclasses.replace(found, best_metric=best, reason=reason)
         if state is None and found is None:
             raise TuningError(
                 f"trial {trial.number} has no evaluation: report at least one, or "
@@ -339,9 +342,16 @@ class AskTellStudy:
             else f"; to race at {batch}, use `hpo run` with the study file, or `hpo forecast "
             f"--race`"
         )
+        question, trials = self._spec.question, self._store.trials(self.study.id)
+        answered = any(question.need(trial) is not None for trial in trials)
+        fault = "" if answered else metric_range_advice(trials, question)
         self._finish(
-            f"all {len(self._sweep.trials)} trials have ended; continue with `hpo forecast` "
-            f"and `hpo plan`{race}"
+            f"all {len(self._sweep.trials)} trials have ended; "
+            + (
+                f"no trial {outcome_words(question, trials)}: no forecast; {fault}"
+                if fault
+                else f"continue with `hpo forecast` and `hpo plan`{race}"
+            )
         )
         return self._ended(self._store.study_by_id(self.study.id))
 

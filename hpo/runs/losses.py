@@ -20,9 +20,20 @@ def lost_trials(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.state in LOST]
 
 
-def outcome_words(question: Question) -> str:
-    """Return the words for the outcome of a trial that answered the question."""
+def outcome_words(question: Question, trials: Sequence[Trial] = ()) -> str:
+    """Return the words for the outcome of a trial that answered the question; ``trials`` are those that did not."""
+    if metric_range_advice(trials, question):
+        return f"trained to the end of its budget with {question.target.metric} {question.metric_range}"
     return "trained to the end of its budget" if question.fixed else "reached the target"
+
+
+def metric_range_advice(trials: Sequence[Trial], question: Question) -> str:
+    """Return advice with an example if trials trained to the end but their best metric has no shortfall; else ""."""
+    if not question.fixed:
+        return ""
+    ended = (trial for trial in trials if trial.state is TrialState.CENSORED)
+    fault = next(filter(None, (question.metric_fault(trial.best_metric) for trial in ended)), "")
+    return f"{fault}; then run the study under another name" if fault else ""
 
 
 def constraints_words(trials: Sequence[Trial], question: Question) -> str:
@@ -36,8 +47,10 @@ def constraints_words(trials: Sequence[Trial], question: Question) -> str:
     return f" within the constraints ({'; '.join(map(str, question.constraints))}{said})"
 
 
-def lost_trials_advice(question: Question) -> str:
-    """Return advice for a study in which no trial answered the question."""
+def lost_trials_advice(question: Question, trials: Sequence[Trial]) -> str:
+    """Return advice for a study none of whose ``trials`` answered the question."""
+    if advice := metric_range_advice(trials, question):
+        return advice
     if question.constraints:
         return "loosen the constraints, or widen the ranges under search and raise budget.epochs_per_trial"
     if question.fixed:

@@ -154,8 +154,12 @@ COMPARABLE = (
     "search",
     "budget.epochs_per_trial",
     "budget.evaluations_per_epoch",
+    "program.train_samples",
 )
-"""Keys that must not change when a study is continued (the ladder, number of trials, seeds and full_scale may)."""
+"""Keys that must not change when a study is continued (the ladder, number of trials, seeds and full_scale may).
+
+Of a program, only the length of an epoch counts: a study whose command was wrong continues with the right one.
+"""
 
 
 def read_result(
@@ -449,7 +453,8 @@ def _value(spec: StudySpec, name: str) -> object:
     if name == "search":
         return spec.search.to_plain()
     section, _, key = name.partition(".")
-    return getattr(getattr(spec, section), key) if key else getattr(spec, name)
+    found = getattr(spec, section)
+    return getattr(found, key) if key and found is not None else found
 
 
 def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:

@@ -330,7 +330,7 @@ class _Run:
         losses, question = losses_in_words(own), self._spec.question
         best, nothing = (
             best_settings(result.trials, question),
-            f"no trial {outcome_words(question)}",
+            f"no trial {outcome_words(question, own)}",
         )
         if is_lost_study(own, question) and best is None:
             raise TuningError(f"{nothing}: {losses}\n{failed_trials_advice(self._spec.name)}")
@@ -343,7 +343,7 @@ class _Run:
         if best is None:
             return (
                 None,
-                f"{nothing}: no forecast; {trial_ends_in_words(own)}; {lost_trials_advice(question)}",
+                f"{nothing}: no forecast; {trial_ends_in_words(own)}; {lost_trials_advice(question, own)}",
             )
         if known is None:
             self._progress.message(f"fitting the laws to {len(result.trials)} trials")

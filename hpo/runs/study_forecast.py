@@ -25,7 +25,12 @@ from hpo.extrapolation.inference.kept import KeptConstraints, fit_constraints
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.raced import whole_race_trainings
 from hpo.runs.fits import fit_fingerprint
-from hpo.runs.losses import constraints_words, lost_trials_advice, outcome_words
+from hpo.runs.losses import (
+    constraints_words,
+    lost_trials_advice,
+    metric_range_advice,
+    outcome_words,
+)
 from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
@@ -81,11 +86,7 @@ def forecast(
     question = result.spec.question
     best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:
-        raise EvidenceError(
-            f"no trial of study {result.study.name!r} "
-            f"{outcome_words(question)}{constraints_words(result.trials, question)}, so there are no settings to "
-            f"start from; {lost_trials_advice(question)}"
-        )
+        raise _nothing_to_start_from(result)
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
 
@@ -116,7 +117,7 @@ def forecast(
         numbers.reason,
         _left_out(result, global_batch_size),
         "" if ramp is None else str(ramp),
-        _advice(result, numbers),
+        _advice(result, numbers, posterior),
     )
     numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, said)))
     return StudyForecast(
@@ -130,6 +131,15 @@ def forecast(
         ramp=ramp,
         posterior=posterior,
         source=dataclasses.replace(result, forecast=None),
+    )
+
+
+def _nothing_to_start_from(result: StudyResult) -> EvidenceError:
+    question, trials = result.spec.question, result.trials
+    return EvidenceError(
+        f"no trial of study {result.study.name!r} {outcome_words(question, trials)}"
+        f"{constraints_words(trials, question)}, so there are no settings to start from; "
+        f"{lost_trials_advice(question, trials)}"
     )
 
 
@@ -168,25 +178,48 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
     )
 
 
-def _advice(result: StudyResult, numbers: Forecast) -> str:
-    """Return the change that would raise a low trust the most; "" if trust is not low or there was a race."""
+def _advice(result: StudyResult, numbers: Forecast, posterior: Posterior) -> str:
+    """Return the change that would raise a low trust the most; "" if trust is not low, or a race was made or would be
+    of no use: it has nothing to race, or the settings that it would race violate a constraint.
+    """
+    from hpo.tuning.generation.race import raced_run_epochs
+
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
     if (
         numbers.trust != "low"
         or numbers.raced is not None
+        or any(trial.global_batch_size == batch for trial in result.raced)  # none of them counted
         or numbers.best is not None
+        or not numbers.recommended
         or (batch in result.spec.ladder and not result.spec.sizes)
         or not result.train_samples
     ):
         return ""
-    most = RACE_TRAININGS * numbers.epochs_to_target.median
-    if result.race_samples:
-        most = min(most, result.race_samples / result.train_samples)
+    one = raced_run_epochs(posterior, batch)
+    if one is None:
+        return ""
     rate = worker_throughput(here, result.train_samples, result.spec)
-    time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
-    taken = f"{math.ceil(most)} epochs{time}"
-    return f"A race at {batch} (hpo forecast --race) would take {taken} and raise the trust most."
+
+    def price(epochs: float) -> str:
+        time = f", about {_duration(epochs * result.train_samples / rate)} here" if rate else ""
+        return f"{math.ceil(epochs)} epochs{time}"
+
+    whole, most = RACE_TRAININGS * one, result.race_samples / result.train_samples
+    if most < 2 * one:
+        return (
+            f"A race at {batch} would raise the trust most, but its budget of {result.race_samples:,} samples is too "
+            f"small for two training runs of {one:.3g} epochs: set budget.race to "
+            f"{_rounded_up(whole * result.train_samples):,} samples ({price(whole)}), continue the study with hpo run, "
+            f"and use hpo forecast --race."
+        )
+    return f"A race at {batch} (hpo forecast --race) would take {price(min(whole, most))} and raise the trust most."
+
+
+def _rounded_up(samples: float) -> int:
+    """Round up to two significant digits."""
+    unit = int(10 ** max(math.floor(math.log10(samples)) - 1, 0))
+    return math.ceil(samples / unit) * unit
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
@@ -246,7 +279,12 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
 
     Outcomes at ``batches`` (default: the study's full-scale batch size) are left out, because a forecast is compared
     with them. The process caches its last few fits, so that the same evidence is not fitted twice.
+
+    Raises :class:`EvidenceError` if the metric of every trial is outside of the range that can be forecast.
     """
+    question = result.spec.question
+    if metric_range_advice(result.trials, question) and not result.answered:
+        raise _nothing_to_start_from(result)
     evidence = evidence_of_study(result, batches)
     return _fitted(_Fingerprinted(fit_fingerprint(evidence), evidence))
 

@@ -115,6 +115,36 @@ def test_settings_that_no_new_study_may_have_stay_in_a_stored_one(here, search):
     assert search.items() <= hpo.read_study("renamed", "hpo.db").spec.search.fixed.items()
 
 
+PROGRAM = """\
+name: program
+workload: program
+program:
+  command: [python, train.py, "{learning_rate}", "{global_batch_size}"]
+  train_samples: 10000
+  report: {metrics: {top1: true}}
+target: {metric: top1, at_least: 0.8}
+ladder: [64, 128]
+search: {learning_rate: {log_uniform: [0.01, 10], role: scaled}}
+budget: {trials: 4, epochs_per_trial: 12}
+"""
+
+
+def test_a_program_keeps_the_length_of_its_epoch_but_not_its_command(tmp_path):
+    with Store.open(tmp_path / "hpo.db") as store:
+        stored = enter_study(store, hpo.parse_study(PROGRAM))
+        for change in (("train.py", "right.py"), ("{top1: true}", "{top1: true, top5: true}")):
+            assert enter_study(store, hpo.parse_study(PROGRAM.replace(*change))).id == stored.id
+        with pytest.raises(
+            SpecError,
+            match=r"line 5: .*another program.train_samples.* would not be comparable: "
+            r"10000 there, 20000 here; rename this study, or the stored one",
+        ):
+            enter_study(store, hpo.parse_study(PROGRAM.replace("10000", "20000")))
+        flipped = PROGRAM.replace("top1: true", "top1: false").replace("at_least", "at_most")
+        with pytest.raises(SpecError, match="another target"):
+            enter_study(store, hpo.parse_study(flipped))
+
+
 def test_plans_that_were_written_elsewhere_stay_and_are_told(here):
     result = hpo.read_study("bowl", "hpo.db")
     with Store.open("hpo.db") as store:

@@ -163,6 +163,24 @@ def test_a_cancelled_study_resumes_with_a_larger_budget(api):
     assert api.call("POST", "/studies/bowl/resume").json()["state"] == "queued"
 
 
+def test_a_study_of_a_program_resumes_only_with_epochs_of_the_same_length(tmp_path):
+    section = {
+        "command": ["train", "{learning_rate}", "{global_batch_size}"],
+        "report": {"metrics": {"loss": False}},
+    }
+    text, changed = (
+        spec_of("bowl", workload="program", program={**section, "train_samples": samples})
+        for samples in (10000, 20000)
+    )
+    with served(tmp_path, workloads=["program"]) as api:
+        assert api.submit(spec=text).status_code == 201
+        api.store.set_study_state(api.store.study("bowl").id, StudyState.INTERRUPTED)
+        refused = api.call("POST", "/studies/bowl/resume", json={"spec": changed})
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["error"]["faults"][0]["key"] == "program.train_samples"
+        assert api.call("POST", "/studies/bowl/resume", json={"spec": text}).status_code == 200
+
+
 def test_a_running_study_is_asked_to_stop_and_cannot_be_deleted_or_resumed(api):
     api.submit()
     lease = api.store.claim_study("worker", lease_seconds=60)

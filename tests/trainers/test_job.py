@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import re
 import types
 
 import pytest
@@ -139,6 +140,24 @@ def test_a_training_that_leaves_out_incomplete_batches_comes_to_the_end_of_its_b
     assert question.need(training) == pytest.approx(1 / 9)
     training.epochs, training.samples = 9.216, 92_160  # the last epoch is missing
     assert question.need(training) is None
+
+
+@pytest.mark.parametrize(
+    ("higher", "value", "fault"),
+    [
+        (True, 69.6, "m was 69.6, .* between 0 and 1: report shares instead of per cent"),
+        (False, -2.1, "m was -2.1, .* are at least 0: report a loss or an error of at least 0"),
+        (True, 0.696, ""),
+        (True, 1.0, ""),
+        (False, 0.0, ""),
+        (False, 69.6, ""),
+        (True, math.nan, ""),
+        (True, None, ""),
+    ],
+)
+def test_a_metric_outside_of_the_range_that_can_be_forecast_says_the_range(higher, value, fault):
+    question = job(target=Target.best("m", higher_is_better=higher)).question
+    assert re.fullmatch(f"{fault}.*" if fault else "", question.metric_fault(value))
 
 
 def test_perfect_is_as_near_as_can_be_told():

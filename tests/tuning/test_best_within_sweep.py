@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from test_strategy import a_trial
 
 import hpo
 from hpo.planning.plan import BUDGET_FACTOR
+from hpo.runs.losses import lost_trials_advice
 from hpo.runs.results import PlannedRun, best_settings, rung_candidates
 from hpo.runs.verdict import mean_epochs_of_runs, rule_verdicts
 from hpo.study.budgets import rung_budgets
@@ -126,6 +128,56 @@ def new_outcome(seed: int, best: float) -> dict[str, Any]:
 
 def outcome(seed: int, best: float) -> Outcome:
     return Outcome(id=seed, plan_id=1, created_at=datetime.now(UTC), **new_outcome(seed, best))
+
+
+@pytest.mark.parametrize(
+    ("direction", "values", "said"),
+    [
+        ("maximize", (69.6, 65.0), "top1 was 69.6, .* between 0 and 1: report shares instead"),
+        ("minimize", (-2.1, -1.0), "top1 was -2.1, .* at least 0: report a loss or an error"),
+    ],
+)
+def test_trials_whose_metric_has_no_shortfall_say_so_and_not_that_ranges_are_too_narrow(
+    tmp_path: Path, direction: str, values: tuple[float, ...], said: str
+) -> None:
+    spec = StudySpec.from_dict(
+        {
+            "name": "out of range",
+            "workload": "program",
+            "program": {
+                "command": ["train", "{learning_rate}", "{global_batch_size}"],
+                "train_samples": 640,
+                "report": {"metrics": {"top1": direction == "maximize"}},
+            },
+            "target": {"metric": "top1", "best_within": {"epochs": 2}, "direction": direction},
+            "ladder": [16, 32],
+            "full_scale": {"global_batch_size": 64},
+            "search": {"learning_rate": {"log_uniform": [0.001, 10.0], "role": "scaled"}},
+            "budget": {"trials": 2},
+            "sampler": "random",
+        }
+    )
+    storage = f"sqlite:///{tmp_path / 'hpo.db'}"
+    with hpo.ask_tell(spec, storage) as study:
+        for value in values:
+            trial = study.ask()
+            assert trial is not None
+            with trial:
+                for epochs in (1, 2):
+                    trial.report(epochs=epochs, metric=value, steps=20 * epochs)
+            assert trial.state == TrialState.CENSORED
+        assert study.ask() is None
+        assert re.search(f"no trial trained to the end .*: no forecast; {said}", study.message)
+    result = hpo.read_study("out of range", storage)
+    assert re.search(said, result.trials[0].reason)
+    with pytest.raises(hpo.HpoError, match=said) as refused:
+        hpo.forecast(result, 64)
+    assert "learning rates" not in str(refused.value)
+    with pytest.raises(hpo.HpoError, match=said):  # as `hpo forecast` does first
+        hpo.fit_posterior(result, [64])
+    advice = lost_trials_advice(spec.question, result.trials)
+    assert re.match(said, advice) and advice.endswith("; then run the study under another name")
+    assert "lower learning rates" in lost_trials_advice(spec.question, [])
 
 
 @pytest.mark.slow

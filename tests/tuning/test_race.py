@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sqlite3
 from dataclasses import replace
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 import hpo
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
+from hpo.extrapolation.inference.intervals import Interval
+from hpo.extrapolation.inference.kept import ConstraintOutlook
 from hpo.extrapolation.inference.posterior import fit
 from hpo.runs.race import plan_race
-from hpo.runs.study_forecast import direct_search
+from hpo.runs.study_forecast import _advice, direct_search
 from hpo.tuning.generation.race import (
     FINALISTS,
     FIRST_SEED,
@@ -26,14 +29,16 @@ from hpo.tuning.generation.race import (
     first_race_seed,
     next_race_entry,
     next_race_seed,
+    raced_run_epochs,
 )
 from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import TrainingsEnding
 from hpo.tuning.tuner import run_race
 from storage.maintenance.maintenance import backup, check
-from storage.records import NewTrial, Trial, TrialResult, TrialState, settings_key
+from storage.records import NewTrial, Trial, TrialPurpose, TrialResult, TrialState, settings_key
 from storage.store import Store
+from trainers.job import Constraint
 
 pytestmark = pytest.mark.fit
 
@@ -459,6 +464,37 @@ def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
     assert plan_race(swept[1], BATCH).course is None  # the study says 0
     with pytest.raises(EvidenceError, match=r"too few for two training runs.*raise budget.race"):
         hpo.race(swept[1], BATCH, samples=swept[1].train_samples, folder=swept[0] / ".hpo")
+
+
+def test_a_forecast_advises_only_a_race_that_would_be_made(swept):
+    result = swept[1]
+    made = hpo.forecast(result, BATCH)
+    numbers, posterior = replace(made.numbers, trust="low", raced=None), made.posterior
+
+    def advice(race, **changed):
+        budget = result.spec.budget.model_copy(update={"race": race})
+        asked = result.spec.model_copy(update={"budget": budget})
+        return _advice(replace(result, spec=asked), replace(numbers, **changed), posterior)
+
+    one = raced_run_epochs(posterior, BATCH)
+    assert one == choose_candidates(posterior, BATCH, 1000.0).epochs
+    for race in (0, int(1.9 * one * result.train_samples)):
+        refused = advice(race)
+        assert f"its budget of {race:,} samples is too small for two training runs" in refused
+        enough = int(re.search(r"set budget.race to ([\d,]+)", refused)[1].replace(",", ""))
+        assert 5.0 <= enough / (one * result.train_samples) < 5.6
+        with pytest.raises(EvidenceError, match="too few for two training runs"):
+            hpo.race(result, BATCH, samples=race, folder=swept[0] / ".hpo")
+        assert plan_race(result, BATCH, enough, forced=True).course is not None
+    assert f"would take {math.ceil(2.1 * one)} epochs" in advice(int(2.1 * one * 2048))
+    assert f"would take {math.ceil(5 * one)} epochs" in advice(10**9)
+    bound = Constraint("memory_gb", 1.0)
+    never = ConstraintOutlook(bound, Interval(2.0, 1.9, 2.1), chance=0.0, trainings=9)
+    assert advice(10**9, constraints=(never,)) == ""
+    lost = replace(a_trial(99, 0.1, TrialState.PRUNED), purpose=TrialPurpose.RACE)
+    assert lost.global_batch_size == BATCH
+    begun = replace(result, trials=(*result.trials, lost))
+    assert _advice(begun, numbers, posterior) == ""
 
 
 def test_candidates_begin_with_the_forecast_and_hold_safer_and_bolder_settings(swept):

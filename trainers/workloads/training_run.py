@@ -172,6 +172,8 @@ class AnyTraining(ABC):
                 if target.ends
                 else f"the budget of {self.job.epochs:g} epochs is spent; {target} was {at.best_metric:.4g}"
             )
+            if fault := "" if target.ends else self.job.question.metric_fault(at.best_metric):
+                at.reason = f"the budget of {self.job.epochs:g} epochs is spent; {fault}"
 
 
 class TrainingRun(AnyTraining):

@@ -81,6 +81,14 @@ class RaceCandidates:
         return TRAININGS * self.gain * self.epochs
 
 
+def raced_run_epochs(posterior: Posterior, global_batch_size: int) -> float | None:
+    """Return the expected epochs of one training run of a race; None if :func:`choose_candidates` has no candidates."""
+    if not _has_candidates(posterior):
+        return None
+    choices = recommend(posterior, float(np.log(global_batch_size)))
+    return _expected_epochs(log_epochs_samples(posterior, choices, 1, 1.0))
+
+
 def choose_candidates(
     posterior: Posterior, global_batch_size: int, most_epochs: float
 ) -> RaceCandidates | None:
@@ -89,11 +97,11 @@ def choose_candidates(
     Return None if the evidence does not show what a wrong learning rate costs, because there is then no basis for a
     choice.
     """
-    if not any(law.name == RATE for law in posterior.model.laws) or not posterior.knows_cost(RATE):
+    if not _has_candidates(posterior):
         return None
     choices = recommend(posterior, float(np.log(global_batch_size)))
     samples = log_epochs_samples(posterior, choices, 1, 1.0)
-    epochs = float(np.exp(min(np.median(samples), 50.0)))
+    epochs = _expected_epochs(samples)
     limit = LIMIT * float(np.exp(min(np.quantile(samples, HOPELESS), 50.0)))
     centre = {name: choice.interval.median for name, choice in choices.items()}
     tuned = WARMUP in centre and centre[WARMUP] > 0
@@ -137,6 +145,15 @@ def choose_candidates(
         epochs,
         limit,
     )
+
+
+def _has_candidates(posterior: Posterior) -> bool:
+    tuned = any(law.name == RATE for law in posterior.model.laws)
+    return tuned and posterior.knows_cost(RATE)
+
+
+def _expected_epochs(log_samples: Array) -> float:
+    return float(np.exp(min(np.median(log_samples), 50.0)))
 
 
 def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[int, int]]:
