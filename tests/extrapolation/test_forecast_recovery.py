@@ -281,5 +281,5 @@ def test_sweep_intervals_hold_about_as_often_as_they_say():
 def test_an_unknown_setting_and_a_bad_batch_are_told(fitted):
     with pytest.raises(EvidenceError, match="tuned settings are: learning_rate, warmup_epochs"):
         setting_band(fitted, "momentum", [512])
-    with pytest.raises(EvidenceError, match="above 0"):
+    with pytest.raises(EvidenceError, match="a number from 1 to 2147483647"):
         forecast(fitted, 0)
