@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 import hpo
-from benchmarks.real_panel.cases import subset
+from benchmarks.real_panel.cases import cifar_subset, image_data
 from hpo.study.jobs import training_job
 from hpo.study.sizes import full_scale_sizes, relative_cost, sizes_of_settings
 from hpo.study.spec import StudySpec
@@ -174,15 +174,9 @@ def cases(images: Path | None) -> tuple[Case, ...]:
     """Return all cases, including CIFAR-10 if ``images`` is the folder of its subset."""
     if images is None:
         return _CASES
-    data = {
-        "source": "image_folder",
-        "path": str(images.absolute()),
-        "image_size": 16,
-        "augment": False,
-    }
     values = {
         **_with(_RESNET, "budget", epochs_per_trial=20),
-        "data": data,
+        "data": image_data(images),
         "target": {"metric": "top1", "at_least": CIFAR_TARGET},
     }
     mup = _with(values, "data", parametrization="mup", base_width=4)
@@ -413,7 +407,7 @@ def main() -> None:
     parser.add_argument("--images", type=Path, metavar="CIFAR10", help="folder with train and test")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    images = arguments.images and subset(arguments.images, arguments.folder / "images")
+    images = arguments.images and cifar_subset(arguments.images, arguments.folder)
     known = {case.name: case for case in cases(images)}
     if unknown := set(arguments.only or ()) - set(known):
         parser.error(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.image_subset import link_subset
 from hpo.study.spec import StudySpec
 
 BEYOND = 8
@@ -97,9 +98,10 @@ def digits() -> Case:
 
 def cifar10(images: Path, output: Path) -> Case:
     """Return the case of 500 CIFAR-10 images per class, at 16x16: 16 to 64, then 512. ``output`` gets links to them."""
+    subset = link_subset(images, output / "cifar10", train=CLASS_SIZE, test=None)
     data = {
         "source": "image_folder",
-        "path": str(_subset(images, output / "cifar10").absolute()),
+        "path": str(subset.absolute()),
         "image_size": 16,
         "model": "resnet8",
         "width": 8,
@@ -124,15 +126,3 @@ def cifar10(images: Path, output: Path) -> Case:
 def _grid(low: float, high: float) -> tuple[float, ...]:
     count = round(np.log(high / low) / np.log(1.3)) + 1
     return tuple(float(f"{rate:.4g}") for rate in np.geomspace(low, high, count))
-
-
-def _subset(images: Path, folder: Path) -> Path:
-    """Link the first ``CLASS_SIZE`` training images and all test images of each class."""
-    for split, most in (("train", CLASS_SIZE), ("test", None)):
-        for category in sorted((images / split).iterdir()):
-            (folder / split / category.name).mkdir(parents=True, exist_ok=True)
-            for file in sorted(category.iterdir())[:most]:
-                link = folder / split / category.name / file.name
-                if not link.exists():
-                    link.symlink_to(file.absolute())
-    return folder

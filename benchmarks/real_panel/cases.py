@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.image_subset import link_subset
 from hpo.study.spec import StudySpec
 
 TIMES = (4, 8)
@@ -98,7 +99,22 @@ class Case:
 def panel(images: Path | None, output: Path) -> list[Case]:
     """Return all cases, including CIFAR-10 if ``images`` is its folder; links to the used images go to ``output``."""
     found = [*_digits(), *_cells(), *_climate(), *_text()]
-    return found if images is None else [*found, *_cifar(subset(images, output / "images"))]
+    return found if images is None else [*found, *_cifar(cifar_subset(images, output))]
+
+
+def cifar_subset(images: Path, output: Path) -> Path:
+    """Link 2,560 training and 1,000 test images of CIFAR-10 into a folder in ``output``, and return it."""
+    return link_subset(images, output / "images", train=TRAIN_CLASS_SIZE, test=TEST_CLASS_SIZE)
+
+
+def image_data(images: Path) -> dict[str, Any]:
+    """Return the options of a workload that reads the images in a folder at 16x16 pixels, without augmentation."""
+    return {
+        "source": "image_folder",
+        "path": str(images.absolute()),
+        "image_size": 16,
+        "augment": False,
+    }
 
 
 def _digits() -> Iterator[Case]:
@@ -151,12 +167,7 @@ def _cifar(images: Path) -> Iterator[Case]:
         "evaluations_per_epoch": 2,
         "ladder": (16, 32, 64, 128),
     }
-    data = {
-        "source": "image_folder",
-        "path": str(images.absolute()),
-        "image_size": 16,
-        "augment": False,
-    }
+    data = image_data(images)
     plain = {
         **common,
         "workload": "plain",
@@ -310,15 +321,3 @@ def _of_today(
             rates=rates,
             search={"optimizer": optimizer, **(fixed or {})},
         )
-
-
-def subset(images: Path, folder: Path) -> Path:
-    """Link the first training and test images of each class into ``folder``, and return it."""
-    for split, most in (("train", TRAIN_CLASS_SIZE), ("test", TEST_CLASS_SIZE)):
-        for category in sorted((images / split).iterdir()):
-            (folder / split / category.name).mkdir(parents=True, exist_ok=True)
-            for file in sorted(category.iterdir())[:most]:
-                link = folder / split / category.name / file.name
-                if not link.exists():
-                    link.symlink_to(file.absolute())
-    return folder

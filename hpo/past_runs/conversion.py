@@ -375,13 +375,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _float(value: Any) -> float:
+    """Return ``float(value)``; infinity for a whole number beyond the largest float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def _number(name: str, value: Any) -> float:
     try:
-        found = float(value)
+        found = _float(value)
     except (TypeError, ValueError):
         raise SkippedRunError(f"its {name} must be a number, but got {value!r}") from None
-    except OverflowError:  # a whole number beyond the largest float
-        found = math.inf
     if not math.isfinite(found):
         raise SkippedRunError(f"its {name} must be finite, but got {_cut(value)}")
     return found
@@ -600,9 +606,7 @@ def _metric(values: Mapping[str, Any]) -> float | None:
     if METRIC not in values:
         return None
     try:
-        return float(values[METRIC])  # a diverged run ends with NaN
-    except OverflowError:  # a whole number beyond the largest float
-        return math.inf
+        return _float(values[METRIC])  # a diverged run ends with NaN
     except (TypeError, ValueError):
         raise SkippedRunError(f"its metric must be a number, but got {values[METRIC]!r}") from None
 
@@ -610,9 +614,7 @@ def _metric(values: Mapping[str, Any]) -> float | None:
 def _is_lost(value: Any) -> bool:
     """Return whether a final loss is a number that is not finite; a name, such as that of a loss function, is not."""
     try:
-        return not math.isfinite(float(value))
-    except OverflowError:  # a whole number beyond the largest float
-        return True
+        return not math.isfinite(_float(value))
     except (TypeError, ValueError):
         return False
 

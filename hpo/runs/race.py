@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.forecast import check_batch_size
 from hpo.runs import repository
 from hpo.runs.formatting import format_number
 from hpo.runs.lease import HeldLease, take_lease
@@ -46,7 +45,7 @@ def plan_race(
     training runs, or if the race would cost more than it can save (unless it is ``forced`` or has already started).
     Raises :class:`EvidenceError` if no trial of the study reached its target.
     """
-    from hpo.tuning.generation.race import FINALISTS, RaceCourse, choose_candidates
+    from hpo.tuning.generation.race import FINALISTS, LEAST_RUNS, RaceCourse, choose_candidates
 
     most = result.race_samples if samples is None else samples
     made = forecast_without_race(result, global_batch_size)
@@ -65,7 +64,7 @@ def plan_race(
             f"no race {at}: the study tunes no learning rate, so there is nothing to race",
             made,
         )
-    if most_epochs < 2 * candidates.epochs:
+    if most_epochs < LEAST_RUNS * candidates.epochs:
         return RacePlan(
             None,
             f"no race {at}: its budget of {format_number(float(most))} samples is {most_epochs:.3g} "
@@ -167,7 +166,6 @@ def race(
         if full
         else 0
     )
-    check_batch_size(batch)
     plan = plan_race(result, batch, samples, forced=True)
     if plan.course is None:
         raise EvidenceError(plan.message)

@@ -35,6 +35,7 @@ from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
     StudyResult,
+    SweptConfiguration,
     best_settings,
     complete_settings,
     epochs_trained,
@@ -48,7 +49,6 @@ from hpo.study.sizes import (
 )
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialPurpose
-from trainers.job import Question
 
 KEPT_FITS = 8
 """Number of fits cached per process, a few megabytes each: enough for several forecasts and a plan."""
@@ -84,7 +84,8 @@ def forecast(
     """
     check_batch_size(global_batch_size)
     question = result.spec.question
-    best = best_settings(result.evidence(without=[global_batch_size]), question)
+    trials = result.evidence(without=[global_batch_size])
+    best = best_settings(trials, question)
     if best is None:
         raise _nothing_to_start_from(result)
     posterior = posterior or fit_posterior(result, [global_batch_size])
@@ -115,7 +116,7 @@ def forecast(
     ramp = _ramp(result, numbers, settings)
     said = (
         numbers.reason,
-        _left_out(result, global_batch_size),
+        _left_out(trials, best),
         "" if ramp is None else str(ramp),
         _advice(result, numbers, posterior),
     )
@@ -182,7 +183,7 @@ def _advice(result: StudyResult, numbers: Forecast, posterior: Posterior) -> str
     """Return the change that would raise a low trust the most; "" if trust is not low, or a race was made or would be
     of no use: it has nothing to race, or the settings that it would race violate a constraint.
     """
-    from hpo.tuning.generation.race import raced_run_epochs
+    from hpo.tuning.generation.race import LEAST_RUNS, raced_run_epochs
 
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
@@ -206,7 +207,7 @@ def _advice(result: StudyResult, numbers: Forecast, posterior: Posterior) -> str
         return f"{math.ceil(epochs)} epochs{time}"
 
     whole, most = RACE_TRAININGS * one, result.race_samples / result.train_samples
-    if most < 2 * one:
+    if most < LEAST_RUNS * one:
         return (
             f"A race at {batch} would raise the trust most, but its budget of {result.race_samples:,} samples is too "
             f"small for two training runs of {one:.3g} epochs: set budget.race to "
@@ -306,9 +307,10 @@ def evidence_of_study(result: StudyResult, batches: Collection[int] | None = Non
     """Return the evidence that :func:`fit_posterior` uses."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
-    spec = result.spec
+    spec, trials = result.spec, result.evidence(batches)
+    best = best_settings(trials, spec.question)
     return study_evidence(
-        _of_one_optimizer(result.evidence(batches), spec.question),
+        trials if best is None else _with_its_optimizer(trials, best),
         spec.search,
         result.noise_scales,
         spec.question,
@@ -317,28 +319,20 @@ def evidence_of_study(result: StudyResult, batches: Collection[int] | None = Non
     )
 
 
-def _of_one_optimizer(trials: Sequence[Trial], question: Question) -> list[Trial]:
+def _with_its_optimizer(trials: Sequence[Trial], best: SweptConfiguration) -> list[Trial]:
     """Return the trials with the optimizer of the best settings, because each optimizer has its own learning rates."""
-    best = best_settings(trials, question)
-    if best is None:
-        return list(trials)
-    return [
-        trial
-        for trial in trials
-        if trial.settings.get("optimizer", best.settings.optimizer) == best.settings.optimizer
-    ]
+    optimizer = best.settings.optimizer
+    return [trial for trial in trials if trial.settings.get("optimizer", optimizer) == optimizer]
 
 
-def _left_out(result: StudyResult, batch: int) -> str:
+def _left_out(trials: Sequence[Trial], best: SweptConfiguration) -> str:
     """Return which trials the laws leave out because of their optimizer, "" if none."""
-    trials = result.evidence([batch])
-    kept = _of_one_optimizer(trials, result.spec.question)
-    if len(kept) == len(trials):
+    others = len(trials) - len(_with_its_optimizer(trials, best))
+    if not others:
         return ""
-    optimizer = kept[0].settings["optimizer"]
     return (
-        f"The laws describe {optimizer}, the optimizer of the best settings at the largest rung; "
-        f"{len(trials) - len(kept)} of {len(trials)} trials with other optimizers are left out."
+        f"The laws describe {best.settings.optimizer}, the optimizer of the best settings at the largest rung; "
+        f"{others} of {len(trials)} trials with other optimizers are left out."
     )
 
 

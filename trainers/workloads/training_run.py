@@ -166,14 +166,13 @@ class AnyTraining(ABC):
             at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
         elif budget_spent:
             at.state = "censored"
+            budget, best = f"the budget of {self.job.epochs:g} epochs", f"{at.best_metric:.4g}"
+            fault = "" if target.ends else self.job.question.metric_fault(at.best_metric)
             at.reason = (
-                f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
-                f"the best was {at.best_metric:.4g}"
+                f"{budget} ended before the target {target}; the best was {best}"
                 if target.ends
-                else f"the budget of {self.job.epochs:g} epochs is spent; {target} was {at.best_metric:.4g}"
+                else f"{budget} is spent; {fault or f'{target} was {best}'}"
             )
-            if fault := "" if target.ends else self.job.question.metric_fault(at.best_metric):
-                at.reason = f"the budget of {self.job.epochs:g} epochs is spent; {fault}"
 
 
 class TrainingRun(AnyTraining):

@@ -59,6 +59,7 @@ HOPELESS = 0.95  # quantile of the expected epochs: a run is stopped once it exc
 LIMIT = 1.25  # this multiple of the quantile
 # settings for a full-scale run are worth this many runs here: as many as the cost of a lost one
 TRAININGS = LOST
+LEAST_RUNS = 2  # training runs that the budget of a race must allow
 
 
 @dataclass(frozen=True)
