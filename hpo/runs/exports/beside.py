@@ -188,7 +188,9 @@ def _follow() -> int:
 
 
 def _await_end(over: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    # not through sys.stdin: this thread would hold its lock, and an interpreter that ends meanwhile aborts
+    while os.read(0, 1024):
+        pass
     over.set()
     time.sleep(2 * GRACE_SECONDS)  # a run that still exists would have ended this process by now
     os.killpg(0, signal.SIGKILL)
